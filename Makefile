@@ -1,0 +1,32 @@
+# One file of commands. `make demo` and `make test` need Python >= 3.11 with venv, and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all lint types bench docs clean
+.DEFAULT_GOAL := test
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@
+
+demo: $(VENV)/.installed  ## the main job on an embedded NATS server and 50 simulated servers
+	$(BIN)/choria-provisioner demo
+
+test: $(VENV)/.installed  ## under five minutes on two cores
+	$(BIN)/python -m pytest -m "not slow and not interop and not browser"
+
+test-all: $(VENV)/.installed  ## what `test` leaves out: slow runs, real Choria, a real browser
+	$(BIN)/python -m pytest -m "slow or interop or browser"
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -1,0 +1,1 @@
+"""Provisions Choria Servers, PostgreSQL logins and a mesh registry: three Trio services in one house."""

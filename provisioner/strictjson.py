@@ -1,0 +1,68 @@
+"""JSON from strangers: decoded within bounds, or refused with a short reason.
+
+Python's parser takes more than JSON (NaN, lone surrogates) and fails in more than one way (recursion, huge integers).
+Everything that arrives from outside goes through here, so that a hostile text is one ``ValueError`` and nothing else.
+"""
+
+import json
+from typing import Any, NoReturn
+
+
+class NotJSON(ValueError):
+    """The text is not JSON that we take. The message never quotes the text: it may hold a secret."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise NotJSON(f"{name} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise NotJSON("an object has the same key twice")
+    return found
+
+
+_lenient = json.JSONDecoder(parse_constant=_no_constant)
+_strict = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
+
+
+def loads(text: bytes | str, *, unique_keys: bool = False) -> Any:
+    """Decodes one JSON text.
+
+    Args:
+        text: the JSON, as UTF-8 bytes or as text. The caller has bounded its length.
+        unique_keys: refuse an object that has a key twice (else the last one counts, as in Go).
+
+    Returns:
+        dict, list, str, int, float, bool or None.
+
+    Raises:
+        NotJSON: not UTF-8, not JSON, NaN or Infinity, nested too deep, an integer of thousands of digits,
+            or text with a lone surrogate (which no encoder could send on).
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        value = (_strict if unique_keys else _lenient).decode(text)
+        if "\\u" in text:
+            # A lone surrogate can only come from an escape; encoding is the cheapest complete test for it.
+            json.dumps(value, ensure_ascii=False).encode()
+    except NotJSON:
+        raise
+    except UnicodeDecodeError as error:
+        raise NotJSON(f"not UTF-8 at byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise NotJSON("a text has half of a surrogate pair") from None
+    except RecursionError:
+        raise NotJSON("nested too deep") from None
+    except json.JSONDecodeError as error:
+        raise NotJSON(f"{error.msg} at character {error.pos}") from None
+    except ValueError:
+        raise NotJSON("an integer has too many digits") from None
+    return value
+
+
+def dumps(value: Any) -> str:
+    """Encodes compactly, as Go's encoder does where it matters: no spaces, text as it stands, no NaN."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
