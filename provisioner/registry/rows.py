@@ -1,0 +1,131 @@
+"""What one bucket holds, in memory and in the order of its keys, each key and value read once as it arrives."""
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+
+from attrs import frozen
+
+from provisioner import strictjson
+from provisioner.registry.keys import BadKey, Shape, encode_token
+
+MAX_DEPTH = 100
+"""Nesting of a value. Within an answer it lies three deeper, and any reader of the answer must get through it all."""
+
+
+@frozen
+class Row:
+    """One key as stored, and what reading it found.
+
+    Attributes:
+        key: the key as it is in the bucket.
+        value: its bytes.
+        revision: the bucket's sequence number of this value.
+        names: the names in the key; empty for a key out of shape.
+        fault: what is wrong with the key (no ``names``) or else with the value; ``""`` for a good row.
+    """
+
+    key: str
+    value: bytes
+    revision: int
+    names: tuple[str, ...] = ()
+    fault: str = ""
+
+
+def read_row(shape: Shape, key: str, value: bytes, revision: int) -> Row:
+    """Reads one stored key and value. Never raises: what is wrong is said in the row's ``fault``."""
+    try:
+        names = shape.names(key)
+    except BadKey as error:
+        return Row(key, value, revision, fault=str(error))
+    return Row(key, value, revision, names, _value_fault(value))
+
+
+def _value_fault(value: bytes) -> str:
+    if not value:
+        return "empty"
+    try:
+        content = strictjson.loads(value)
+    except strictjson.NotJSON as error:
+        return f"not JSON: {error}"
+    if value.count(b"[") + value.count(b"{") > MAX_DEPTH and _deeper_than(content, MAX_DEPTH):
+        return f"nested deeper than {MAX_DEPTH}"
+    try:
+        strictjson.dumps(content)
+    except ValueError:  # 1e999 is JSON, but most readers make infinity of it and can't write that
+        return "a number is out of range"
+    return ""
+
+
+def _deeper_than(content: object, limit: int) -> bool:
+    level = [content]
+    for _ in range(limit):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return any(isinstance(inner, (dict, list)) for inner in level)
+
+
+class Rows:
+    """The rows of one bucket. Reading a page costs what the page holds, not what the bucket holds."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self._rows: dict[str, Row] = {}
+        self._good: list[str] = []
+        self._bad: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows.values())
+
+    @property
+    def bad_keys(self) -> int:
+        """How many keys are out of shape."""
+        return len(self._bad)
+
+    def put(self, key: str, value: bytes, revision: int) -> None:
+        """Takes in a new value of a key."""
+        row = read_row(self.shape, key, value, revision)
+        if key not in self._rows:
+            insort(self._order(row), key)
+        self._rows[key] = row
+
+    def remove(self, key: str) -> None:
+        """Takes in that a key was deleted; one that was not there is no matter."""
+        if row := self._rows.pop(key, None):
+            order = self._order(row)
+            del order[bisect_left(order, key)]
+
+    def _order(self, row: Row) -> list[str]:
+        return self._good if row.names else self._bad
+
+    def after(self, key: str, narrowing: dict[str, str]) -> Iterator[Row]:
+        """The rows behind ``key``, in order: all keys out of shape, and the others that the narrowing lets through.
+
+        Args:
+            key: the last key that the asker has, or ``""``.
+            narrowing: the question's words for this bucket's shape, to whole names. Of a key out of shape nobody can
+                say which node it belongs to, so it is told whatever the narrowing.
+        """
+        low, high = bisect_right(self._good, key), len(self._good)
+        tests = [(self.shape.narrowings[word], name) for word, name in narrowing.items()]
+        if "node" in narrowing:  # the first token: a stretch of the order, from "n1." to before "n1/"
+            token = encode_token(narrowing["node"])
+            low, high = max(low, bisect_left(self._good, token + ".")), bisect_left(self._good, token + "/")
+        good = (
+            row
+            for row in map(self._rows.__getitem__, _stretch(self._good, low, high))
+            if all(row.names[place] == name for place, name in tests)
+        )
+        bad = map(self._rows.__getitem__, _stretch(self._bad, bisect_right(self._bad, key), len(self._bad)))
+        return heapq.merge(good, bad, key=lambda row: row.key)
+
+
+def _stretch(order: Sequence[str], low: int, high: int) -> Iterator[str]:
+    return (order[place] for place in range(low, high))
