@@ -257,7 +257,7 @@ bucket_contents = st.dictionaries(
 )
 
 
-@given(bucket_contents, st.integers(700, 3000), st.sampled_from([{}, {"node": "n1"}, {"module": "é", "node": "a:b"}]))
+@given(bucket_contents, st.integers(1200, 4000), st.sampled_from([{}, {"node": "n1"}, {"module": "é", "node": "a:b"}]))
 def test_pages_lose_nothing_and_tell_nothing_twice(
     content: dict[str, bytes], limit: int, narrowing: dict[str, str]
 ) -> None:
