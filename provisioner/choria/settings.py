@@ -112,7 +112,7 @@ class ChoriaSettings:
     connect_timeout: float = _key("plugin.choria.network.connect_timeout", _connect_timeout, 2.0)
     require_client_filter: bool = _key("plugin.choria.require_client_filter", _boolean, False)
     nats_user: str = _key("plugin.nats.user", _text, "")
-    nats_pass: Secret = _key("plugin.nats.pass", Secret, NO_SECRET)
+    nats_pass: Secret = _key("plugin.nats.pass", Secret, NO_SECRET)  # noqa: RUF009 - immutable
     nats_credentials: str = _key("plugin.nats.credentials", _text, "", path=True)
     security_provider: str = _key("plugin.security.provider", _provider, "puppet")
     file_certificate: str = _key("plugin.security.file.certificate", _text, "", path=True)
