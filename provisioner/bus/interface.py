@@ -41,6 +41,11 @@ class Bus(Protocol):
         ...
 
     @property
+    def last_error(self) -> str:
+        """Why there is no connection, or what the server refused last, for an operator; ``""`` when all is well."""
+        ...
+
+    @property
     def max_payload(self) -> int:
         """The server's limit for one message, in bytes (from its latest INFO)."""
         ...
@@ -72,15 +77,20 @@ class Bus(Protocol):
     def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> AbstractAsyncContextManager[None]:
         """Calls ``handler`` for each message while the context is open; survives reconnects.
 
-        The server knows the subscription before the context is entered.
+        The server knows the subscription before the context is entered: without a connection, entering waits for
+        one. A subscription that the server refuses later (a permission taken away) is logged, kept in ``last_error``
+        and asked for again until it is granted; then ``epoch`` grows, since messages may have been missed.
 
         Raises:
             PermissionDenied: the server refuses the subscription (while it is being made).
+            ValueError: not a subject, or the queue's name has white space.
         """
         ...
 
     async def request(self, subject: str, data: bytes, *, timeout: float, headers: Headers | None = None) -> Message:
         """Publishes with a reply subject of our own and waits for the first answer.
+
+        A request in a scope that is already cancelled is not sent.
 
         Raises:
             NoReply: nothing came within ``timeout`` seconds; NoResponders at once when nobody listens.

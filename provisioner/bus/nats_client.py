@@ -1,0 +1,147 @@
+"""nats-py's client for one connection to one server, less its reconnecting, with what it can't do itself.
+
+It touches private methods of nats-py, hence the pinned version in ``pyproject.toml`` and a test for each.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import trio
+from nats import errors
+from nats.aio.client import Client
+from nats.protocol import command
+
+from provisioner.bus.interface import Handler, Headers, Message
+from provisioner.bus.link import deliver
+from provisioner.bus.login import Credentials
+
+log = logging.getLogger(__name__)
+
+
+class NatsClient(Client):
+    """One connection.
+
+    The private methods of nats-py that are changed:
+
+    - ``_connect_command``: all credentials at once; nothing of them without the TLS that was asked for
+    - ``_select_next_server``: one attempt, whose own error is the one that is reported
+    - ``_read_loop``: whatever ends the reading ends the client, and is told
+    - ``_process_msg``: messages go straight to their handlers; an undecodable one is dropped, where nats-py would
+      stop reading for good
+    - ``_send_ping``: in order with what was published before, where nats-py's overtakes it
+    """
+
+    def __init__(self, credentials: Credentials, *, need_tls: bool, ended: Callable[["NatsClient"], None]) -> None:
+        super().__init__()
+        self._credentials = credentials
+        self._need_tls = need_tls
+        self._tell_end = ended
+        self.ended = trio.Event()
+        self._handlers: dict[int, Handler] = {}
+
+    def _connect_command(self) -> bytes:
+        options = json.loads(super()._connect_command().removeprefix(b"CONNECT "))
+        given = self._credentials
+        options["tls_required"] = self._need_tls
+        for key, value in (
+            ("user", given.user),
+            ("pass", given.password.reveal()),
+            ("auth_token", given.token.reveal()),
+            ("jwt", given.jwt.reveal()),
+        ):
+            if value:
+                options[key] = value
+        nonce = self._server_info.get("nonce")
+        if given.sign is not None and nonce:
+            options["sig"] = base64.urlsafe_b64encode(given.sign(nonce.encode())).rstrip(b"=").decode()
+        return b"CONNECT " + json.dumps(options, sort_keys=True).encode() + b"\r\n"
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and self._need_tls:
+            # Checked before the handshake, so that no credential leaves in clear text.
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise errors.Error("nats: the server does not offer TLS, which this configuration demands")
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
+    async def _select_next_server(self) -> None:
+        self._current_server = self._server_pool[0]
+        await self._connect_to_server(self._current_server)
+
+    async def _read_loop(self) -> None:
+        try:
+            await super()._read_loop()
+        finally:
+            if not self.ended.is_set():
+                self.ended.set()
+                self._tell_end(self)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        handler = self._handlers.get(sid)
+        if handler is None:
+            return
+        try:
+            found = await self._process_headers(headers)
+            message = Message(subject.decode(), data, reply.decode(), found or {})
+        except (ValueError, IndexError):
+            log.warning("Dropped a message whose subject or headers are not text: %.100r", subject)
+            return
+        deliver(handler, message)
+
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        self._pongs.append(future or asyncio.get_running_loop().create_future())
+        self.put(b"PING\r\n")
+
+    def put(self, line: bytes) -> None:
+        """Queues one protocol line behind all that was queued before."""
+        _step(self._send_command(line))
+        if self._flush_queue is not None and self._flush_queue.empty():
+            _step(self._flush_pending())
+
+    def take(self, subject: str, queue: str, handler: Handler) -> int:
+        """Subscribes; gives the subscription's id."""
+        self._sid += 1
+        self._handlers[self._sid] = handler
+        self.put(command.sub_cmd(subject, queue, self._sid))
+        return int(self._sid)
+
+    def drop(self, sid: int) -> None:
+        """Ends a subscription."""
+        del self._handlers[sid]
+        self.put(command.unsub_cmd(sid, 0))
+
+    def send(self, subject: str, data: bytes, reply: str, headers: Headers | None) -> None:
+        """Publishes."""
+        _step(self.publish(subject, data, reply, None if headers is None else dict(headers)))
+
+    def ping(self) -> trio.Event:
+        """Asks for a sign that the server has seen all that was queued so far; the event tells it."""
+        seen = trio.Event()
+        # nats-py sets a result whatever the future's state: it must never be cancelled.
+        future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: seen.set())
+        _step(self._send_ping(future))
+        return seen
+
+    def abort(self) -> None:
+        """Cuts the connection without a word, so that nothing can wait for it any more."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+
+def _step(work: Coroutine[Any, Any, Any]) -> None:
+    """Runs a coroutine of nats-py that has nothing to wait for.
+
+    With ``pending_size=0`` it can wait only when its flusher is gone, for a socket to drain; the bytes are already
+    written then, so they must not be sent again.
+    """
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
