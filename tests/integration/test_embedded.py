@@ -80,7 +80,7 @@ async def test_ends_when_this_process_is_killed(tmp_path: Path) -> None:
         "        await trio.sleep_forever()\n"
         "trio.run(main)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pid = int(await trio.to_thread.run_sync(process.stdout.readline))
         os.kill(pid, 0)
