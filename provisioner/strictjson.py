@@ -63,6 +63,6 @@ def loads(text: bytes | str, *, unique_keys: bool = False) -> Any:
     return value
 
 
-def dumps(value: Any) -> str:
+def dumps(value: Any, *, sort_keys: bool = False) -> str:
     """Encodes compactly, as Go's encoder does where it matters: no spaces, text as it stands, no NaN."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys)

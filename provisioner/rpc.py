@@ -1,0 +1,312 @@
+"""One call to one agent over the bus: subscribe once, publish, match, retry, measure.
+
+All replies of an instance come in on one wildcard subscription and are handed to whoever waits for that request id. A
+reply counts only if its request id and its sender are the ones asked for (the broker lets any server of the provisioning
+account answer in another's place); a second, *different* answer to a request ends the whole conversation with that
+server, whichever of the two was the true one (docs/security.md).
+"""
+
+import hashlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import trio
+from attrs import field, frozen
+
+from provisioner.bus.interface import Bus, Message
+from provisioner.choria.backoff import FIVE_SEC, delay
+from provisioner.choria.filter import Filter
+from provisioner.choria.rpc import decode_rpc_reply, encode_rpc_request
+from provisioner.choria.wire import Reply, Request, Wire
+from provisioner.errors import AnsweredTwice, BadReply, ConnectionLost, Locked, NoReply, RemoteRefusal, TrustError
+
+log = logging.getLogger(__name__)
+
+COLLECTIVE = "provisioning"
+DISCOVERY_WINDOW = 2.0
+DISCOVERY_QUIET = 0.3
+_DISCOVERY_PAYLOAD = b"cGluZw=="  # base64 of "ping": servers decode it once more (wire-protocol 5.1, 5.4)
+
+T = TypeVar("T")
+
+
+@frozen
+class Action:
+    """One action of one agent.
+
+    Attributes:
+        agent: the agent's name.
+        name: the action's name.
+        timeout: seconds to wait for one answer: the DDL's time and two seconds of discovery time-out.
+        tries: how often it is asked at most.
+        reply: the fields that a usable answer must have, and their types.
+        defaults: fields that may be missing, with the DDL's default.
+    """
+
+    agent: str
+    name: str
+    timeout: float
+    tries: int
+    reply: Mapping[str, type]
+    defaults: Mapping[str, Any] = field(factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The ``rpc`` label of metrics: ``choria_provision#jwt``."""
+        return f"{self.agent}#{self.name}"
+
+    def read(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer's data, complete and of the right types.
+
+        Raises:
+            BadReply: a field is missing or of another type.
+        """
+        found = {**self.defaults, **data}
+        for key, kind in self.reply.items():
+            if key not in found:
+                raise BadReply(f"the answer to {self.name} has no {key}")
+            if type(found[key]) is not kind:
+                raise BadReply(f"{key} of the answer to {self.name} is {type(found[key]).__name__}, not {kind.__name__}")
+        return found
+
+
+Observe = Callable[[str, float, bool], None]
+"""Called once for each call: the action's label, seconds, and whether it ended without a usable answer."""
+
+
+class Caller:
+    """Speaks as one requester on one bus. Made by ``open_caller``."""
+
+    def __init__(self, bus: Bus, wire: Wire, sender: str, ttl: int, check: Callable[[], None], observe: Observe) -> None:
+        self._bus = bus
+        self._wire = wire
+        self._sender = sender
+        self._ttl = ttl
+        self._check = check
+        self._observe = observe
+        self._reply_prefix = f"{COLLECTIVE}.reply.{hashlib.md5(wire.caller.encode(), usedforsecurity=False).hexdigest()}."
+        self._listeners: dict[str, Callable[[bytes], None]] = {}
+        self._waiting: set[_Pending] = set()
+        self._sweep = ""
+
+    def _on_reply(self, message: Message) -> None:
+        listener = self._listeners.get(message.subject[len(self._reply_prefix) :])
+        if listener is not None:
+            listener(message.data)
+
+    def _publish(self, subject: str, request_id: str, agent: str, agents: tuple[str, ...], payload: bytes, now: float) -> None:
+        request = Request(
+            id=request_id,
+            agent=agent,
+            collective=COLLECTIVE,
+            sender=self._sender,
+            caller=self._wire.caller,
+            ttl=self._ttl,
+            time=now,
+            filter=Filter(agent=agents),
+            payload=payload,
+            reply_to=self._reply_prefix + request_id,
+        )
+        data = self._wire.encode_request(request, url=self._bus.url)
+        self._check()  # the one place that hands a leader's bytes to the bus
+        self._bus.publish(subject, data)
+
+    async def watch_connection(self) -> None:
+        """Fails every call under way whenever the connection was lost: its answer may be gone with it. Runs for ever."""
+        epoch = self._bus.epoch
+        while True:
+            epoch = await self._bus.wait_epoch_change(epoch)
+            for pending in tuple(self._waiting):
+                pending.fail(ConnectionLost("the connection to the broker was lost while an answer was awaited"))
+
+    async def discover(self, found: Callable[[str], None], *, now: float) -> None:
+        """Asks who is there and calls ``found`` with each identity that answers, as it answers.
+
+        Returns after 300 ms of silence following an answer, or after 2 s (wire-protocol 5.4). Answers that come later
+        still count, until the next sweep: a crowded network loses nobody.
+
+        Args:
+            found: called with an unchecked identity, perhaps several times with the same one.
+            now: unix time in seconds.
+
+        Raises:
+            ConnectionLost: there is no connection.
+            PermissionDenied: the broker does not let us.
+        """
+        self._listeners.pop(self._sweep, None)
+        self._sweep = request_id = self._wire.new_request_id()
+        end = trio.current_time() + DISCOVERY_WINDOW
+        scope = trio.CancelScope(deadline=end)
+
+        def on_answer(data: bytes) -> None:
+            try:
+                identity = self._wire.reply_sender(data)
+            except BadReply as error:
+                log.debug("An answer to discovery can't be read: %s", error)
+                return
+            scope.deadline = min(end, trio.current_time() + DISCOVERY_QUIET)
+            found(identity)
+
+        self._listeners[request_id] = on_answer
+        subject = f"{COLLECTIVE}.broadcast.agent.discovery"
+        self._publish(subject, request_id, "discovery", ("choria_provision",), _DISCOVERY_PAYLOAD, now)
+        with scope:
+            await trio.sleep_forever()
+
+    @contextmanager
+    def conversation(self, identity: str, *, clock: Callable[[], float]) -> "Iterator[Conversation]":
+        """All calls of one cycle to one server.
+
+        Args:
+            identity: the server's.
+            clock: unix time in seconds.
+
+        Raises:
+            AnsweredTwice: two different answers came to one of its requests, at whatever moment.
+        """
+        talk = Conversation(self, identity, clock)
+        try:
+            with talk.scope:
+                yield talk
+            if talk.betrayed is not None:
+                raise talk.betrayed
+        finally:
+            for request_id in talk.request_ids:
+                self._listeners.pop(request_id, None)
+
+
+class Conversation:
+    """The calls of one cycle to one server; ``request_ids`` lists every request that was sent."""
+
+    def __init__(self, caller: Caller, identity: str, clock: Callable[[], float]) -> None:
+        self.identity = identity
+        self.scope = trio.CancelScope()
+        self.betrayed: AnsweredTwice | None = None
+        self.request_ids: list[str] = []
+        self._caller = caller
+        self._clock = clock
+
+    async def call(
+        self,
+        action: Action,
+        data: Callable[[], Mapping[str, Any]],
+        accept: Callable[[dict[str, Any]], T],
+    ) -> T:
+        """Calls the action until an answer is accepted, at most ``action.tries`` times.
+
+        Args:
+            action: what to call.
+            data: makes the request's data, anew for each try.
+            accept: turns the answer's data into the result; a ``TrustError`` or ``BadReply`` it raises costs one try.
+
+        Raises:
+            NoReply, BadReply, RemoteRefusal, TrustError: of the last try.
+            Locked: at once.
+            ConnectionLost, PermissionDenied, TooLarge: at once; trying again can't help.
+        """
+        started = trio.current_time()
+        failed = True
+        try:
+            for attempt in range(1, action.tries + 1):
+                try:
+                    result = accept(action.read(await self._ask(action, data())))
+                except (NoReply, BadReply, RemoteRefusal, TrustError) as error:
+                    if attempt == action.tries or (isinstance(error, RemoteRefusal) and not error.can_retry):
+                        raise
+                    log.warning(
+                        "%s: %s, try %d of %d: %s", self.identity, action.label, attempt, action.tries, error,
+                        extra={"identity": self.identity},
+                    )  # fmt: skip
+                else:
+                    failed = False
+                    return result
+                await trio.sleep(delay(FIVE_SEC, attempt, random.random()))  # noqa: S311 - spreads load, guards nothing
+            raise AssertionError("unreachable: the last try returns or raises")
+        except (trio.Cancelled, Locked):
+            failed = False
+            raise
+        finally:
+            self._caller._observe(action.label, trio.current_time() - started, failed)
+
+    async def _ask(self, action: Action, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        caller = self._caller
+        request_id = caller._wire.new_request_id()
+        self.request_ids.append(request_id)
+        pending = _Pending(self, request_id)
+        caller._listeners[request_id] = pending.receive
+        caller._waiting.add(pending)
+        try:
+            payload = encode_rpc_request(action.agent, action.name, data)
+            subject = f"{COLLECTIVE}.node.{self.identity}"
+            caller._publish(subject, request_id, action.agent, (action.agent,), payload, self._clock())
+            with trio.move_on_after(action.timeout):
+                await pending.event.wait()
+        finally:
+            caller._waiting.discard(pending)
+        if pending.error is not None:
+            raise pending.error
+        if pending.payload is None:
+            raise NoReply(f"no answer to {action.name} within {action.timeout:g} s")
+        return decode_rpc_reply(pending.payload).accepted()
+
+    def take(self, pending: "_Pending", data: bytes) -> None:
+        """One message came on the reply subject of ``pending``."""
+        try:
+            reply: Reply = self._caller._wire.decode_reply(data)
+        except BadReply as error:
+            pending.fail(error)
+            return
+        if reply.sender != self.identity or reply.request != pending.request_id:
+            log.warning(
+                "%s: an answer by %r to request %r is not the one asked for, and is ignored",
+                self.identity, reply.sender[:255], reply.request[:64], extra={"identity": self.identity},
+            )  # fmt: skip
+        elif pending.payload is None:
+            pending.payload = reply.payload
+            pending.event.set()
+        elif pending.payload != reply.payload:
+            self.betrayed = AnsweredTwice("two different answers came to one request: somebody answers in its place")
+            self.scope.cancel()
+
+
+class _Pending:
+    """One request that awaits its answer, and then watches for a second one until the conversation ends."""
+
+    __slots__ = ("conversation", "error", "event", "payload", "request_id")
+
+    def __init__(self, conversation: Conversation, request_id: str) -> None:
+        self.conversation = conversation
+        self.request_id = request_id
+        self.event = trio.Event()
+        self.payload: bytes | None = None
+        self.error: BadReply | ConnectionLost | None = None
+
+    def receive(self, data: bytes) -> None:
+        self.conversation.take(self, data)
+
+    def fail(self, error: BadReply | ConnectionLost) -> None:
+        if not self.event.is_set():
+            self.error = error
+            self.event.set()
+
+
+@asynccontextmanager
+async def open_caller(
+    bus: Bus, wire: Wire, *, sender: str, ttl: int = 60, check: Callable[[], None], observe: Observe
+) -> AsyncIterator[Caller]:
+    """A caller whose reply subscription is in place.
+
+    Args:
+        bus: the bus.
+        wire: the protocol version to speak, with the key to sign with.
+        sender: our identity.
+        ttl: seconds for which a request is valid (choria.cfg ``ttl``).
+        check: called before anything is handed to the bus; raises when this instance may no longer act.
+        observe: told of each call's end.
+    """
+    caller = Caller(bus, wire, sender, ttl, check, observe)
+    async with bus.subscribe(caller._reply_prefix + "*", caller._on_reply):
+        yield caller
