@@ -205,6 +205,12 @@ class HelperBadReply(HelperError):
 # --- who may act ---------------------------------------------------------------------------------------------------
 
 
+class LostLead(ProvisionerError):
+    """The term ended: this instance may not act any more. An outcome to the cycle."""
+
+    reason = "lost_lead"
+
+
 class ElectionUnknown(ProvisionerError):
     """The store can't be reached: neither leader nor not. Never the same as "no"."""
 

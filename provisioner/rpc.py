@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 import trio
@@ -21,7 +22,17 @@ from provisioner.choria.backoff import FIVE_SEC, delay
 from provisioner.choria.filter import Filter
 from provisioner.choria.rpc import decode_rpc_reply, encode_rpc_request
 from provisioner.choria.wire import Reply, Request, Wire
-from provisioner.errors import AnsweredTwice, BadReply, ConnectionLost, Locked, NoReply, RemoteRefusal, TrustError
+from provisioner.errors import (
+    AnsweredTwice,
+    BadReply,
+    ConnectionLost,
+    Locked,
+    NoReply,
+    ProvisionerError,
+    RemoteRefusal,
+    TrustError,
+)
+from provisioner.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -73,20 +84,16 @@ class Action:
         return found
 
 
-Observe = Callable[[str, float, bool], None]
-"""Called once for each call: the action's label, seconds, and whether it ended without a usable answer."""
-
-
 class Caller:
     """Speaks as one requester on one bus. Made by ``open_caller``."""
 
-    def __init__(self, bus: Bus, wire: Wire, sender: str, ttl: int, check: Callable[[], None], observe: Observe) -> None:
+    def __init__(self, bus: Bus, wire: Wire, sender: str, ttl: int, check: Callable[[], None], metrics: Metrics) -> None:
         self._bus = bus
         self._wire = wire
         self._sender = sender
         self._ttl = ttl
         self._check = check
-        self._observe = observe
+        self._metrics = metrics
         self._reply_prefix = f"{COLLECTIVE}.reply.{hashlib.md5(wire.caller.encode(), usedforsecurity=False).hexdigest()}."
         self._listeners: dict[str, Callable[[bytes], None]] = {}
         self._waiting: set[_Pending] = set()
@@ -207,29 +214,26 @@ class Conversation:
             Locked: at once.
             ConnectionLost, PermissionDenied, TooLarge: at once; trying again can't help.
         """
-        started = trio.current_time()
-        failed = True
-        try:
-            for attempt in range(1, action.tries + 1):
-                try:
-                    result = accept(action.read(await self._ask(action, data())))
-                except (NoReply, BadReply, RemoteRefusal, TrustError) as error:
-                    if attempt == action.tries or (isinstance(error, RemoteRefusal) and not error.can_retry):
-                        raise
-                    log.warning(
-                        "%s: %s, try %d of %d: %s", self.identity, action.label, attempt, action.tries, error,
-                        extra={"identity": self.identity},
-                    )  # fmt: skip
-                else:
-                    failed = False
-                    return result
-                await trio.sleep(delay(FIVE_SEC, attempt, random.random()))  # noqa: S311 - spreads load, guards nothing
-            raise AssertionError("unreachable: the last try returns or raises")
-        except (trio.Cancelled, Locked):
-            failed = False
-            raise
-        finally:
-            self._caller._observe(action.label, trio.current_time() - started, failed)
+        metrics = self._caller._metrics
+        with metrics.rpc_time(action.label):
+            try:
+                for attempt in count(1):
+                    try:
+                        return accept(action.read(await self._ask(action, data())))
+                    except (NoReply, BadReply, RemoteRefusal, TrustError) as error:
+                        if attempt == action.tries or (isinstance(error, RemoteRefusal) and not error.can_retry):
+                            raise
+                        log.warning(
+                            "%s: %s, try %d of %d: %s", self.identity, action.label, attempt, action.tries, error,
+                            extra={"identity": self.identity},
+                        )  # fmt: skip
+                    await trio.sleep(delay(FIVE_SEC, attempt, random.random()))  # noqa: S311 - spreads load, guards nothing
+                raise AssertionError("unreachable: the last try returns or raises")
+            except Locked:
+                raise  # an outcome, not a failed call
+            except ProvisionerError:
+                metrics.rpc_failed(action.label)
+                raise
 
     async def _ask(self, action: Action, data: Mapping[str, Any]) -> Mapping[str, Any]:
         caller = self._caller
@@ -295,7 +299,7 @@ class _Pending:
 
 @asynccontextmanager
 async def open_caller(
-    bus: Bus, wire: Wire, *, sender: str, ttl: int = 60, check: Callable[[], None], observe: Observe
+    bus: Bus, wire: Wire, *, sender: str, ttl: int = 60, check: Callable[[], None], metrics: Metrics
 ) -> AsyncIterator[Caller]:
     """A caller whose reply subscription is in place.
 
@@ -305,8 +309,8 @@ async def open_caller(
         sender: our identity.
         ttl: seconds for which a request is valid (choria.cfg ``ttl``).
         check: called before anything is handed to the bus; raises when this instance may no longer act.
-        observe: told of each call's end.
+        metrics: told of each call.
     """
-    caller = Caller(bus, wire, sender, ttl, check, observe)
+    caller = Caller(bus, wire, sender, ttl, check, metrics)
     async with bus.subscribe(caller._reply_prefix + "*", caller._on_reply):
         yield caller

@@ -17,15 +17,10 @@ from provisioner.cycle.delivery import configure_data
 from provisioner.cycle.facts import Facts
 from provisioner.cycle.outcome import Outcome
 from provisioner.cycle.version import same_version
-from provisioner.errors import (
-    BadConfiguration,
-    BusError,
-    RemoteRefusal,
-    TrustError,
-    UpgradeFailed,
-)
+from provisioner.errors import BadReply, Locked, NoReply, RemoteRefusal, TrustError, UpgradeFailed
 from provisioner.helper.contract import HelperReply, decode_reply, encode_input
 from provisioner.helper.process import HelperRun
+from provisioner.metrics import Metrics
 from provisioner.rpc import Conversation
 from provisioner.secret import Secret
 from provisioner.trust.challenge import new_nonce, verify_challenge
@@ -53,17 +48,17 @@ class Means:
         verification_key: verifies provisioning tokens; needed with ``features.jwt``.
         deny_list: names no certificate is asked for; needed with ``features.pki``.
         issuer: signs server tokens; needed with ``features.ed25519``.
-        observe_helper: told of each helper run: seconds, and whether it gave no usable answer.
+        metrics: told of each helper run.
         record: given each helper input before the helper runs, for ``record_inputs``.
         clock: unix time in seconds.
     """
 
     config: Config
     run_helper: RunHelper
+    metrics: Metrics
     verification_key: VerificationKey | None = None
     deny_list: DenyList | None = None
     issuer: ServerTokenIssuer | None = None
-    observe_helper: Callable[[float, bool], None] = lambda seconds, failed: None
     record: Callable[[str, bytes], None] | None = None
     clock: Callable[[], float] = time
 
@@ -90,7 +85,7 @@ class Cycle:
         check: raises when this instance may no longer act; asked before the helper is started.
         on_step: told the name of each step as it begins.
         attempt: how often this server has been tried since it last succeeded, from 1.
-        upgrades: how many upgrades it accepted without a change of version.
+        upgrade_allowed: given the server's version before an upgrade; raises ``UpgradeLoop``.
     """
 
     def __init__(
@@ -210,15 +205,10 @@ class Cycle:
         if self.means.record is not None:
             self.means.record(facts.identity, payload)
         self._check()
-        failed, started = True, self.means.clock()
-        try:
+        with self.means.metrics.helper_time():
             run = await self.means.run_helper(config.helper, payload, identity=facts.identity)
-            self.helper_seconds = run.seconds
-            reply = decode_reply(run.stdout)
-            failed = False
-        finally:
-            seconds = self.helper_seconds if self.helper_seconds is not None else self.means.clock() - started
-            self.means.observe_helper(seconds, failed)
+        self.helper_seconds = run.seconds
+        reply = decode_reply(run.stdout)
         if reply.msg:
             log.info("%s: the helper says: %s", facts.identity, reply.msg, extra={"identity": facts.identity})
         return reply
@@ -251,11 +241,11 @@ class Cycle:
                 raise UpgradeFailed("the server says that it is not upgradable")
             data = {"repository": config.upgrades_repository, "token": self._token, "version": wanted}
             await self._talk.call(calls.RELEASE_UPDATE, lambda: data, lambda found: found)
-        except (UpgradeFailed, RemoteRefusal, BusError) as error:
+        except Locked:
+            raise
+        except (UpgradeFailed, RemoteRefusal, NoReply, BadReply) as error:
             if not config.upgrades_optional:
-                if isinstance(error, RemoteRefusal):
-                    raise UpgradeFailed(str(error)) from error
-                raise
+                raise UpgradeFailed(str(error)) from error
             log.warning(
                 "%s: going on without the optional upgrade to %s: %s", facts.identity, wanted, error,
                 extra={"identity": facts.identity},
@@ -276,8 +266,6 @@ class Cycle:
                 claims=reply.server_claims,
                 now=self.means.clock(),
             )
-        elif reply.server_claims is not None:
-            raise BadConfiguration("the helper gave server_claims, but features.ed25519 is off: no token is issued")
         if reply.key:
             sealed = seal_private_key(reply.key, facts.ecdh_public)
             key, ecdh_public = sealed.key, sealed.ecdh_public
