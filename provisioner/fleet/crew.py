@@ -17,7 +17,6 @@ from provisioner.cycle.steps import Cycle, Means
 from provisioner.errors import Locked, LostLead, ProvisionerError
 from provisioner.fleet.history import Finished, History
 from provisioner.fleet.roster import Admission, Roster, Source
-from provisioner.leader.term import Term
 from provisioner.metrics import Metrics
 from provisioner.rpc import Caller
 
@@ -50,6 +49,19 @@ class Ended:
     cycle: Cycle | None
 
 
+class Tenure(Protocol):
+    """The time during which this instance may act."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended by losing the lead, not by being told to stop."""
+        ...
+
+    def check(self) -> None:
+        """Raises ``LostLead`` when it is over."""
+        ...
+
+
 class OnEnd(Protocol):
     """Told of each finished cycle."""
 
@@ -74,7 +86,7 @@ class Crew:
         roster: Roster,
         history: History,
         caller: Caller,
-        term: Term,
+        term: Tenure,
         metrics: Metrics,
         means: Callable[[], Means],
         on_end: OnEnd = lambda ended: None,
@@ -135,6 +147,11 @@ class Crew:
                 log.info("Provisioning %s", identity, extra={"identity": identity})
                 try:
                     outcome, cycle, request_ids = await self._cycle(work, attempt)
+                except trio.Cancelled:
+                    if self._term.lost:
+                        self._metrics.ended("lost_lead")
+                        log.info("Leaving %s: this instance is no longer the leader", identity)
+                    raise
                 finally:
                     del self.at_work[identity]
                     self._metrics.busy_workers.set(len(self.at_work))

@@ -1,0 +1,61 @@
+"""Finds servers by listening: a server in provisioning mode publishes a startup event when it is ready (wire-protocol 9)."""
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import time
+
+from provisioner.bus.interface import Bus, Message
+from provisioner.choria.events import Event, decode_event, encode_event
+from provisioner.choria.ids import printable
+from provisioner.errors import BadReply, BusError
+from provisioner.metrics import Metrics
+from provisioner.version import __version__
+
+log = logging.getLogger(__name__)
+
+SUBJECT = "choria.lifecycle.event.startup."
+
+
+@asynccontextmanager
+async def listening(bus: Bus, component: str, found: Callable[[str], None], metrics: Metrics) -> AsyncIterator[None]:
+    """Calls ``found`` with the identity of each startup event of ``component``, while the context is open.
+
+    An event that is not one is counted and told; nothing in it can end the subscription.
+    """
+
+    def on_event(message: Message) -> None:
+        try:
+            event = decode_event(message.data)
+        except BadReply as error:
+            metrics.refused_sighting("bad_event")
+            log.warning("An event on %s can't be used: %s", message.subject, error)
+            return
+        if event.kind != "startup" or event.component != component or not event.identity:
+            metrics.refused_sighting("bad_event")
+            log.warning(
+                "An event on %s is not a startup of %s: %s of %s",
+                message.subject, component, printable(event.kind), printable(event.component),
+            )  # fmt: skip
+            return
+        found(event.identity)
+
+    async with bus.subscribe(SUBJECT + component, on_event):
+        yield
+
+
+def announce(bus: Bus, identity: str) -> None:
+    """Publishes our own startup event, once after the first connection (wire-protocol 9.5). Never fails."""
+    event = Event(
+        kind="startup",
+        id=str(uuid.uuid4()),
+        identity=identity,
+        component="provisioner",
+        timestamp=int(time()),
+        version=__version__,
+    )
+    try:
+        bus.publish(SUBJECT + "provisioner", encode_event(event))
+    except BusError as error:
+        log.warning("Our startup event could not be published: %s", error)

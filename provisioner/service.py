@@ -1,0 +1,173 @@
+"""The nursery tree: who runs inside whom, and what ends with what. Nothing else is started anywhere else.
+
+    serve
+    └─ nursery  service                     ends => the process ends
+       ├─ monitor page                      /metrics /healthz /readyz /status
+       ├─ lead ── opens and cancels terms   (for ever one term without an election)
+       └─ nursery  term                     one time as leader, cancelled as a whole when it is lost
+          ├─ term.watch                     our own clock
+          ├─ caller.watch_connection        calls fail when the connection was lost
+          ├─ discovery                      ticker and "look now"
+          ├─ lifecycle                      subscription
+          └─ crew
+             ├─ worker 1 ── scope(server a) ── cycle ── helper
+             └─ ...
+
+The roster and the channel are made inside the term: nothing of it survives. What isn't foreseen in one server's cycle is
+that server's end (``fleet/crew.py``); what isn't foreseen anywhere else ends the process, loudly.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from provisioner import monitor
+from provisioner.bus.interface import Bus
+from provisioner.choria.wire import Wire
+from provisioner.config import Config
+from provisioner.cycle.means import load_means
+from provisioner.cycle.steps import RunHelper
+from provisioner.errors import ConnectionLost
+from provisioner.fleet.crew import Crew, OnEnd
+from provisioner.fleet.history import History
+from provisioner.fleet.roster import Roster
+from provisioner.helper.process import run_helper as run_helper_process
+from provisioner.leader.lead import Lead, Unopposed
+from provisioner.leader.term import Term
+from provisioner.metrics import Metrics
+from provisioner.notice.discovery import Discovery
+from provisioner.notice.lifecycle import announce, listening
+from provisioner.rpc import open_caller
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """One provisioner. Make it, then ``await service.run()`` in a nursery; or call ``serve``.
+
+    Args:
+        config: what to do.
+        identity: our own Choria identity: the sender of requests, the value in the election, part of servers' locks.
+        bus: the shared connection.
+        wire: the protocol version to speak, with the key to sign with.
+        ttl: seconds for which a request is valid.
+        run_helper: runs the site's helper; the seam for embedders and tests.
+        metrics: where to count; a private registry when None.
+        lead: decides when this instance may act; always, when None.
+        on_end: told of each finished cycle.
+        pages: more pages for ``monitor_port``.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        identity: str,
+        bus: Bus,
+        wire: Wire,
+        ttl: int = 60,
+        run_helper: RunHelper = run_helper_process,
+        metrics: Metrics | None = None,
+        lead: Lead | None = None,
+        on_end: OnEnd = lambda ended: None,
+        pages: Mapping[str, monitor.Route] | None = None,
+    ) -> None:
+        self.config = config
+        self.identity = identity
+        self.metrics = metrics or Metrics(CollectorRegistry(), config.site)
+        self.lead = lead or Unopposed()
+        self.history = History()
+        self.monitor_port: int | None = None
+        self._bus = bus
+        self._wire = wire
+        self._ttl = ttl
+        self._run_helper = run_helper
+        self._on_end = on_end
+        self._pages = dict(pages or {})
+        self._means = load_means(config, run_helper, self.metrics)
+        self._term: _Term | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus["Service"] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled. ``task_status`` is told once the configuration is accepted and the page is open.
+
+        Raises:
+            ConfigError: ``monitor_port`` can't be had.
+        """
+        log.info(
+            "Choria Provisioner starting using configuration file %s. Discovery interval %s using %d workers",
+            self.config.path, self.config.interval_text, self.config.workers,
+        )  # fmt: skip
+        async with trio.open_nursery() as service:
+            if self.config.monitor_port or self._pages.get("force"):
+                self.monitor_port = await service.start(self._serve_pages)
+            service.start_soon(self._watch_connection)
+            service.start_soon(self._announce)
+            task_status.started(self)
+            await self.lead.hold_terms(self._run_term)
+
+    def look_now(self) -> None:
+        """Starts a discovery now, if this instance may act."""
+        if self._term is not None:
+            self._term.discovery.look_now()
+
+    async def _serve_pages(self, *, task_status: trio.TaskStatus[int]) -> None:
+        routes = {"/metrics": monitor.metrics_route(self.metrics.registry), **self._pages}
+        await monitor.serve(
+            self.config.monitor_port, routes, file=str(self.config.path), task_status=task_status
+        )
+
+    async def _announce(self) -> None:
+        await self._bus.wait_connected()
+        announce(self._bus, self.identity)
+
+    async def _watch_connection(self) -> None:
+        """Keeps the gauge, and looks for servers as soon as a lost connection is back."""
+        while True:
+            self.metrics.connected.set(0)
+            await self._bus.wait_connected()
+            epoch = self._bus.epoch
+            self.metrics.connected.set(1)
+            self.look_now()
+            await self._bus.wait_epoch_change(epoch)
+
+    async def _run_term(self, term: Term) -> None:
+        """One term: returns when its scope is cancelled."""
+        self.metrics.paused.set(0)
+        try:
+            with term.scope:
+                async with (
+                    open_caller(
+                        self._bus, self._wire, sender=self.identity, ttl=self._ttl, check=term.check, metrics=self.metrics
+                    ) as caller,
+                    trio.open_nursery() as nursery,
+                ):
+                    roster = Roster(self.config.interval)
+                    crew = Crew(
+                        roster, self.history, caller, term, self.metrics, lambda: self._means, self._on_end
+                    )
+                    discovery = Discovery(
+                        caller,
+                        lambda: roster.begin_discovery(trio.current_time()),
+                        lambda identity: crew.sight(identity, "discovery"),
+                        lambda: self.config.interval,
+                        self.metrics,
+                    )
+                    self._term = _Term(crew, discovery)
+                    nursery.start_soon(term.watch)
+                    nursery.start_soon(caller.watch_connection)
+                    nursery.start_soon(crew.run, self.config.workers)
+                    async with listening(
+                        self._bus,
+                        self.config.lifecycle_component,
+                        lambda identity: crew.sight(identity, "event"),
+                        self.metrics,
+                    ):
+                        await discovery.run()
+        finally:
+            self._term = None
+            self.metrics.paused.set(1)
+            self.metrics.waiting(0)
+            self.metrics.busy_workers.set(0)
