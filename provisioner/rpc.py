@@ -6,7 +6,6 @@ account answer in another's place); a second, *different* answer to a request en
 server, whichever of the two was the true one (docs/security.md).
 """
 
-import hashlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -18,10 +17,11 @@ import trio
 from attrs import field, frozen
 
 from provisioner.bus.interface import Bus, Message
-from provisioner.choria.backoff import FIVE_SEC, delay
+from provisioner.choria import subjects
+from provisioner.choria.backoff import FIVE_SEC
 from provisioner.choria.filter import Filter
-from provisioner.choria.rpc import decode_rpc_reply, encode_rpc_request
-from provisioner.choria.wire import Reply, Request, Wire
+from provisioner.choria.rpc import decode_rpc_reply, encode_rpc_request, printable, raise_for_status
+from provisioner.choria.wire import DISCOVERY_PING, NANOSECOND, Request, Wire
 from provisioner.errors import (
     AnsweredTwice,
     BadReply,
@@ -36,10 +36,10 @@ from provisioner.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-COLLECTIVE = "provisioning"
 DISCOVERY_WINDOW = 2.0
+"""Seconds that a sweep waits at most."""
 DISCOVERY_QUIET = 0.3
-_DISCOVERY_PAYLOAD = b"cGluZw=="  # base64 of "ping": servers decode it once more (wire-protocol 5.1, 5.4)
+"""Seconds of silence after an answer that end a sweep."""
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Caller:
         self._ttl = ttl
         self._check = check
         self._metrics = metrics
-        self._reply_prefix = f"{COLLECTIVE}.reply.{hashlib.md5(wire.caller.encode(), usedforsecurity=False).hexdigest()}."
+        self._reply_prefix = subjects.reply_prefix(wire.caller) + "."
         self._listeners: dict[str, Callable[[bytes], None]] = {}
         self._waiting: set[_Pending] = set()
         self._sweep = ""
@@ -104,16 +104,16 @@ class Caller:
         if listener is not None:
             listener(message.data)
 
-    def _publish(self, subject: str, request_id: str, agent: str, agents: tuple[str, ...], payload: bytes, now: float) -> None:
+    def _publish(self, subject: str, request_id: str, agent: str, wanted: str, payload: bytes, now: float) -> None:
         request = Request(
             id=request_id,
             agent=agent,
-            collective=COLLECTIVE,
+            collective=subjects.COLLECTIVE,
             sender=self._sender,
             caller=self._wire.caller,
             ttl=self._ttl,
-            time=now,
-            filter=Filter(agent=agents),
+            time_ns=int(now * NANOSECOND),
+            filter=Filter(agent=(wanted,)),
             payload=payload,
             reply_to=self._reply_prefix + request_id,
         )
@@ -158,8 +158,8 @@ class Caller:
             found(identity)
 
         self._listeners[request_id] = on_answer
-        subject = f"{COLLECTIVE}.broadcast.agent.discovery"
-        self._publish(subject, request_id, "discovery", ("choria_provision",), _DISCOVERY_PAYLOAD, now)
+        subject = subjects.broadcast("discovery")
+        self._publish(subject, request_id, "discovery", "choria_provision", DISCOVERY_PING, now)
         with scope:
             await trio.sleep_forever()
 
@@ -227,7 +227,7 @@ class Conversation:
                             "%s: %s, try %d of %d: %s", self.identity, action.label, attempt, action.tries, error,
                             extra={"identity": self.identity},
                         )  # fmt: skip
-                    await trio.sleep(delay(FIVE_SEC, attempt, random.random()))  # noqa: S311 - spreads load, guards nothing
+                    await trio.sleep(FIVE_SEC.pause(attempt, random.random()))  # noqa: S311 - spreads load, guards nothing
                 raise AssertionError("unreachable: the last try returns or raises")
             except Locked:
                 raise  # an outcome, not a failed call
@@ -244,8 +244,8 @@ class Conversation:
         caller._waiting.add(pending)
         try:
             payload = encode_rpc_request(action.agent, action.name, data)
-            subject = f"{COLLECTIVE}.node.{self.identity}"
-            caller._publish(subject, request_id, action.agent, (action.agent,), payload, self._clock())
+            subject = subjects.node(self.identity)
+            caller._publish(subject, request_id, action.agent, action.agent, payload, self._clock())
             with trio.move_on_after(action.timeout):
                 await pending.event.wait()
         finally:
@@ -254,19 +254,22 @@ class Conversation:
             raise pending.error
         if pending.payload is None:
             raise NoReply(f"no answer to {action.name} within {action.timeout:g} s")
-        return decode_rpc_reply(pending.payload).accepted()
+        answer = decode_rpc_reply(pending.payload)
+        raise_for_status(answer)
+        return answer.data
 
     def take(self, pending: "_Pending", data: bytes) -> None:
         """One message came on the reply subject of ``pending``."""
         try:
-            reply: Reply = self._caller._wire.decode_reply(data)
+            reply = self._caller._wire.decode_reply(data)
         except BadReply as error:
             pending.fail(error)
             return
         if reply.sender != self.identity or reply.request != pending.request_id:
             log.warning(
-                "%s: an answer by %r to request %r is not the one asked for, and is ignored",
-                self.identity, reply.sender[:255], reply.request[:64], extra={"identity": self.identity},
+                "%s: an answer by %s to request %s is not the one asked for, and is ignored",
+                self.identity, printable(reply.sender, 255), printable(reply.request, 64),
+                extra={"identity": self.identity},
             )  # fmt: skip
         elif pending.payload is None:
             pending.payload = reply.payload

@@ -16,7 +16,7 @@ from typing import Literal
 
 from attrs import define, frozen
 
-from provisioner.choria.ids import identity_fault
+from provisioner.choria.ids import identity_problem
 
 Source = Literal["discovery", "event", "operator"]
 
@@ -98,7 +98,7 @@ class Roster:
         return Admission.RESTING if record.state == "resting" else Admission.DUPLICATE
 
     def _admit(self, identity: str, source: Source, now: float) -> Admission:
-        if identity_fault(identity):
+        if identity_problem(identity):
             return Admission.BAD_IDENTITY
         if identity in self._locked and source == "event":
             return Admission.RESTING

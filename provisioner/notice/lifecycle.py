@@ -7,16 +7,14 @@ from contextlib import asynccontextmanager
 from time import time
 
 from provisioner.bus.interface import Bus, Message
-from provisioner.choria.events import Event, decode_event, encode_event
-from provisioner.choria.ids import printable
+from provisioner.choria import subjects
+from provisioner.choria.events import Event, decode_event, encode_native
+from provisioner.choria.rpc import printable
 from provisioner.errors import BadReply, BusError
 from provisioner.metrics import Metrics
 from provisioner.version import __version__
 
 log = logging.getLogger(__name__)
-
-SUBJECT = "choria.lifecycle.event.startup."
-
 
 @asynccontextmanager
 async def listening(bus: Bus, component: str, found: Callable[[str], None], metrics: Metrics) -> AsyncIterator[None]:
@@ -32,23 +30,23 @@ async def listening(bus: Bus, component: str, found: Callable[[str], None], metr
             metrics.refused_sighting("bad_event")
             log.warning("An event on %s can't be used: %s", message.subject, error)
             return
-        if event.kind != "startup" or event.component != component or not event.identity:
+        if event.type != "startup" or event.component != component or not event.identity:
             metrics.refused_sighting("bad_event")
             log.warning(
                 "An event on %s is not a startup of %s: %s of %s",
-                message.subject, component, printable(event.kind), printable(event.component),
+                message.subject, component, event.type, printable(event.component, 80),
             )  # fmt: skip
             return
         found(event.identity)
 
-    async with bus.subscribe(SUBJECT + component, on_event):
+    async with bus.subscribe(subjects.event("startup", component), on_event):
         yield
 
 
 def announce(bus: Bus, identity: str) -> None:
     """Publishes our own startup event, once after the first connection (wire-protocol 9.5). Never fails."""
     event = Event(
-        kind="startup",
+        type="startup",
         id=str(uuid.uuid4()),
         identity=identity,
         component="provisioner",
@@ -56,6 +54,6 @@ def announce(bus: Bus, identity: str) -> None:
         version=__version__,
     )
     try:
-        bus.publish(SUBJECT + "provisioner", encode_event(event))
+        bus.publish(event.subject, encode_native(event))
     except BusError as error:
         log.warning("Our startup event could not be published: %s", error)
