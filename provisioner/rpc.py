@@ -1,9 +1,9 @@
 """One call to one agent over the bus: subscribe once, publish, match, retry, measure.
 
 All replies of an instance come in on one wildcard subscription and are handed to whoever waits for that request id. A
-reply counts only if its request id and its sender are the ones asked for (the broker lets any server of the provisioning
-account answer in another's place); a second, *different* answer to a request ends the whole conversation with that
-server, whichever of the two was the true one (docs/security.md).
+reply counts only if its request id and its sender are the ones asked for: the broker lets any server of the account
+answer in another's place. A second, *different* answer to a request ends the whole conversation with that server,
+whichever of the two was the true one (docs/security.md).
 """
 
 import logging
@@ -80,14 +80,18 @@ class Action:
             if key not in found:
                 raise BadReply(f"the answer to {self.name} has no {key}")
             if type(found[key]) is not kind:
-                raise BadReply(f"{key} of the answer to {self.name} is {type(found[key]).__name__}, not {kind.__name__}")
+                raise BadReply(
+                    f"{key} of the answer to {self.name} is {type(found[key]).__name__}, not {kind.__name__}"
+                )
         return found
 
 
 class Caller:
     """Speaks as one requester on one bus. Made by ``open_caller``."""
 
-    def __init__(self, bus: Bus, wire: Wire, sender: str, ttl: int, check: Callable[[], None], metrics: Metrics) -> None:
+    def __init__(
+        self, bus: Bus, wire: Wire, sender: str, ttl: int, check: Callable[[], None], metrics: Metrics
+    ) -> None:
         self._bus = bus
         self._wire = wire
         self._sender = sender
@@ -122,14 +126,14 @@ class Caller:
         self._bus.publish(subject, data)
 
     async def watch_connection(self) -> None:
-        """Fails every call under way whenever the connection was lost: its answer may be gone with it. Runs for ever."""
+        """Fails the calls under way whenever the connection was lost: their answers may be gone with it."""
         epoch = self._bus.epoch
         while True:
             epoch = await self._bus.wait_epoch_change(epoch)
             for pending in tuple(self._waiting):
                 pending.fail(ConnectionLost("the connection to the broker was lost while an answer was awaited"))
 
-    async def discover(self, found: Callable[[str], None], *, now: float) -> None:
+    async def discover(self, found: Callable[[str], object], *, now: float) -> None:
         """Asks who is there and calls ``found`` with each identity that answers, as it answers.
 
         Returns after 300 ms of silence following an answer, or after 2 s (wire-protocol 5.4). Answers that come later

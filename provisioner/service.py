@@ -13,15 +13,15 @@
              ├─ worker 1 ── scope(server a) ── cycle ── helper
              └─ ...
 
-The roster and the channel are made inside the term: nothing of it survives. What isn't foreseen in one server's cycle is
-that server's end (``fleet/crew.py``); what isn't foreseen anywhere else ends the process, loudly.
+The roster and the channel are made inside the term: nothing of it survives. What isn't foreseen in one server's cycle
+is that server's end (``fleet/crew.py``); what isn't foreseen anywhere else ends the process, loudly.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import trio
+from attrs import frozen
 from prometheus_client import CollectorRegistry
 
 from provisioner import monitor
@@ -30,7 +30,6 @@ from provisioner.choria.wire import Wire
 from provisioner.config import Config
 from provisioner.cycle.means import load_means
 from provisioner.cycle.steps import RunHelper
-from provisioner.errors import ConnectionLost
 from provisioner.fleet.crew import Crew, OnEnd
 from provisioner.fleet.history import History
 from provisioner.fleet.roster import Roster
@@ -43,6 +42,14 @@ from provisioner.notice.lifecycle import announce, listening
 from provisioner.rpc import open_caller
 
 log = logging.getLogger(__name__)
+
+
+@frozen
+class Running:
+    """What a term consists of while it lasts."""
+
+    crew: Crew
+    discovery: Discovery
 
 
 class Service:
@@ -88,7 +95,7 @@ class Service:
         self._on_end = on_end
         self._pages = dict(pages or {})
         self._means = load_means(config, run_helper, self.metrics)
-        self._term: _Term | None = None
+        self._term: Running | None = None
 
     async def run(self, *, task_status: trio.TaskStatus["Service"] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled. ``task_status`` is told once the configuration is accepted and the page is open.
@@ -101,7 +108,7 @@ class Service:
             self.config.path, self.config.interval_text, self.config.workers,
         )  # fmt: skip
         async with trio.open_nursery() as service:
-            if self.config.monitor_port or self._pages.get("force"):
+            if self.config.monitor_port:
                 self.monitor_port = await service.start(self._serve_pages)
             service.start_soon(self._watch_connection)
             service.start_soon(self._announce)
@@ -115,9 +122,7 @@ class Service:
 
     async def _serve_pages(self, *, task_status: trio.TaskStatus[int]) -> None:
         routes = {"/metrics": monitor.metrics_route(self.metrics.registry), **self._pages}
-        await monitor.serve(
-            self.config.monitor_port, routes, file=str(self.config.path), task_status=task_status
-        )
+        await monitor.serve(self.config.monitor_port, routes, file=str(self.config.path), task_status=task_status)
 
     async def _announce(self) -> None:
         await self._bus.wait_connected()
@@ -140,14 +145,17 @@ class Service:
             with term.scope:
                 async with (
                     open_caller(
-                        self._bus, self._wire, sender=self.identity, ttl=self._ttl, check=term.check, metrics=self.metrics
+                        self._bus,
+                        self._wire,
+                        sender=self.identity,
+                        ttl=self._ttl,
+                        check=term.check,
+                        metrics=self.metrics,
                     ) as caller,
                     trio.open_nursery() as nursery,
                 ):
                     roster = Roster(self.config.interval)
-                    crew = Crew(
-                        roster, self.history, caller, term, self.metrics, lambda: self._means, self._on_end
-                    )
+                    crew = Crew(roster, self.history, caller, term, self.metrics, lambda: self._means, self._on_end)
                     discovery = Discovery(
                         caller,
                         lambda: roster.begin_discovery(trio.current_time()),
@@ -155,7 +163,7 @@ class Service:
                         lambda: self.config.interval,
                         self.metrics,
                     )
-                    self._term = _Term(crew, discovery)
+                    self._term = Running(crew, discovery)
                     nursery.start_soon(term.watch)
                     nursery.start_soon(caller.watch_connection)
                     nursery.start_soon(crew.run, self.config.workers)

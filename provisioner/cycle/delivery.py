@@ -13,6 +13,7 @@ from provisioner.cycle.facts import Facts
 from provisioner.errors import BadConfiguration
 from provisioner.helper.contract import HelperReply
 from provisioner.secret import Secret
+from provisioner.trust.policies import check_policies
 
 LINE_LIMIT = 65_000
 """Bytes of one ``key=value`` line; a server stops reading its file at a line over 64 KiB (wire-protocol 11.3)."""
@@ -21,7 +22,6 @@ POLICY_LIMIT = 1 << 20
 """Bytes of one policy document."""
 
 _KEY = re.compile(r"[A-Za-z0-9_.\-]{1,255}")
-_POLICY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,200}")
 _TRUE = {"1", "yes", "true", "y", "t"}
 
 
@@ -44,8 +44,9 @@ def configure_data(
     ssldir = (facts.csr or {}).get("ssldir") or reply.ssldir
     check_configuration(reply.configuration)
     _check_tls(reply, ssldir, bool(key))
-    _check_policies("action_policies", reply.action_policies, ".policy")
-    _check_policies("opa_policies", reply.opa_policies, ".rego")
+    check_policies(reply.action_policies, reply.opa_policies)
+    _check_documents("action_policies", reply.action_policies)
+    _check_documents("opa_policies", reply.opa_policies)
     return {
         "action_policies": dict(reply.action_policies),
         "ca": reply.ca,
@@ -77,7 +78,9 @@ def check_configuration(configuration: Mapping[str, str]) -> None:
         if len(key) + len(value.encode()) > LINE_LIMIT:
             raise BadConfiguration(f"the value of configuration key {key} is over {LINE_LIMIT} bytes")
     if configuration.get("plugin.choria.server.provision", "").strip().lower() in _TRUE:
-        raise BadConfiguration("plugin.choria.server.provision is on: the server would refuse to leave provisioning mode")
+        raise BadConfiguration(
+            "plugin.choria.server.provision is on: the server would refuse to leave provisioning mode"
+        )
 
 
 def _check_tls(reply: HelperReply, ssldir: str, key: bool) -> None:
@@ -91,10 +94,8 @@ def _check_tls(reply: HelperReply, ssldir: str, key: bool) -> None:
         )
 
 
-def _check_policies(field: str, policies: Mapping[str, str], extension: str) -> None:
+def _check_documents(field: str, policies: Mapping[str, str]) -> None:
     for name, text in policies.items():
-        if not _POLICY_NAME.fullmatch(name) or not name.endswith(extension) or name == extension:
-            raise BadConfiguration(f"{field}: {name[:80]!r} is not a file name that ends in {extension}")
         if not text:
             raise BadConfiguration(f"{field}: {name} is empty; the server would not write it")
         if len(text.encode()) > POLICY_LIMIT:

@@ -64,11 +64,11 @@ KINDS: dict[str, Kind] = {
     ),
     "no_reply": _error(
         "An action got no answer in its time, after all its tries.",
-        "Is the server still there? Does its clock agree with ours within 60 s? Requests outside that are dropped unanswered.",
+        "Is the server there? Is its clock within 60 s of ours? Requests outside that are dropped unanswered.",
     ),
     "refused": _error(
         "The server answered with a status other than OK; its words are in the log.",
-        "`Incorrect provision token supplied`: compare `token` with the provisioning.jwt. Else follow the server's words.",
+        "`Incorrect provision token supplied`: compare `token` with the provisioning.jwt's `cht`.",
     ),
     "bad_reply": _error(
         "An answer could not be decoded, or a field was missing or of the wrong type.",
@@ -88,15 +88,21 @@ KINDS: dict[str, Kind] = {
         "The token was not signed by the key of `jwt_verify_cert`, or was changed.",
         "Compare the signer; a server with a foreign token must not be provisioned.",
     ),
-    "jwt_expired": _error("The token's time is over (60 s leeway).", "Issue a new provisioning.jwt; check both clocks."),
-    "jwt_not_yet_valid": _error("The token's time has not begun (60 s leeway).", "Check both clocks; the log has both."),
+    "jwt_expired": _error(
+        "The token's time is over (60 s leeway).", "Issue a new provisioning.jwt; check both clocks."
+    ),
+    "jwt_not_yet_valid": _error(
+        "The token's time has not begun (60 s leeway).", "Check both clocks; the log has both."
+    ),
     "jwt_wrong_purpose": _error("The token is not a provisioning token.", "Put the right token on the server."),
     "challenge_failed": _error(
         "The server could not prove that it holds the Ed25519 key it sent.",
         "Look at the server's version and log; do not provision it by hand.",
     ),
     "csr_malformed": _error("What came is not one PEM certificate request.", "Look at the server's version and log."),
-    "csr_bad_signature": _error("The request is not signed by its own key.", "Do not sign it by hand; look at the server."),
+    "csr_bad_signature": _error(
+        "The request is not signed by its own key.", "Do not sign it by hand; look at the server."
+    ),
     "csr_wrong_name": _error(
         "The request does not name exactly this server.",
         "The log has both names. The identity and the common name must be equal, letter for letter.",
@@ -107,11 +113,17 @@ KINDS: dict[str, Kind] = {
         "The log names it. `cert_allow_extensions` lets chosen ones by.",
     ),
     "helper_not_started": _error("The helper could not be started.", "Try it: `choria-provisioner helper`."),
-    "helper_too_slow": _error("The helper had not finished after 10 seconds and was killed.", "Make it faster or `defer`."),
-    "helper_failed": _error("The helper ended with an exit code other than 0, or by a signal.", "Its stderr is in the log."),
+    "helper_too_slow": _error(
+        "The helper had not finished after 10 seconds and was killed.", "Make it faster or `defer`."
+    ),
+    "helper_failed": _error(
+        "The helper ended with an exit code other than 0, or by a signal.", "Its stderr is in the log."
+    ),
     "helper_silent": _error("The helper wrote nothing to stdout.", "It must print one JSON object."),
     "helper_too_much": _error("The helper wrote over 1 MiB and was killed.", "It must print one JSON object."),
-    "helper_bad_reply": _error("What the helper wrote is not an answer.", "The log names the field and the type found."),
+    "helper_bad_reply": _error(
+        "What the helper wrote is not an answer.", "The log names the field and the type found."
+    ),
     "bad_configuration": _error(
         "What the helper answered can't be sent: empty, over a limit, a bad policy name, claims refused.",
         "The log names it. Try the input: `choria-provisioner helper --input FILE`.",

@@ -23,11 +23,12 @@ from provisioner.helper.process import HelperRun
 from provisioner.metrics import Metrics
 from provisioner.rpc import Conversation
 from provisioner.secret import Secret
-from provisioner.trust.challenge import new_nonce, verify_challenge
+from provisioner.trust.challenge import fresh_nonce, verify_challenge
+from provisioner.trust.keys import VerificationKey
 from provisioner.trust.request import DenyList, verify_request
 from provisioner.trust.sealing import seal_private_key
 from provisioner.trust.server_token import Issued, ServerTokenIssuer
-from provisioner.trust.tokens import VerificationKey, verify_provisioning_token
+from provisioner.trust.tokens import verify_provisioning_token
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,9 @@ log = logging.getLogger(__name__)
 class RunHelper(Protocol):
     """Runs the site's helper once: bytes in, bytes out, ten seconds hard. Raises ``HelperError``."""
 
-    def __call__(self, argv: Sequence[str], payload: bytes, *, identity: str) -> Awaitable[HelperRun]: ...
+    def __call__(self, argv: Sequence[str], payload: bytes, *, identity: str) -> Awaitable[HelperRun]:
+        """See ``helper.process.run_helper``."""
+        ...
 
 
 @frozen(kw_only=True)
@@ -47,7 +50,8 @@ class Means:
         run_helper: runs the site's helper.
         verification_key: verifies provisioning tokens; needed with ``features.jwt``.
         deny_list: names no certificate is asked for; needed with ``features.pki``.
-        issuer: signs server tokens; needed with ``features.ed25519``.
+        load_issuer: reads the files that server tokens are signed with, anew for each server, so that a renewed key
+            or token counts at once; needed with ``features.ed25519``.
         metrics: told of each helper run.
         record: given each helper input before the helper runs, for ``record_inputs``.
         clock: unix time in seconds.
@@ -58,7 +62,7 @@ class Means:
     metrics: Metrics
     verification_key: VerificationKey | None = None
     deny_list: DenyList | None = None
-    issuer: ServerTokenIssuer | None = None
+    load_issuer: Callable[[float], ServerTokenIssuer] | None = None
     record: Callable[[str, bytes], None] | None = None
     clock: Callable[[], float] = time
 
@@ -125,7 +129,7 @@ class Cycle:
             await self.fetch_csr()
         reply = await self.ask_helper()
         if reply.defer:
-            return Outcome("deferred", reply.msg, rest=reply.defer_for, reason=reply.reason)
+            return Outcome("deferred", reply.msg, rest=reply.defer_for or None, reason=reply.reason)
         if reply.shutdown:
             return await self.shut_down(reply)
         if features.upgrades and reply.upgrade and await self.upgrade(reply.upgrade):
@@ -162,7 +166,7 @@ class Cycle:
 
         def ask() -> dict[str, str]:
             nonlocal nonce
-            nonce = new_nonce()
+            nonce = fresh_nonce()
             return {"nonce": nonce, "token": self._token}
 
         def accept(answer: dict[str, Any]) -> dict[str, str]:
@@ -185,7 +189,11 @@ class Cycle:
         )
         assert self.means.deny_list is not None
         verify_request(
-            answer["csr"], identity, self.means.deny_list, allow_extensions=self.means.config.cert_allow_extensions
+            answer["csr"],
+            identity,
+            self.means.deny_list,
+            public_key=answer["public_key"],
+            allowed_extensions=self.means.config.cert_allow_extensions,
         )
         self.facts.csr = {key: answer[key] for key in ("csr", "public_key", "ssldir")}
 
@@ -235,12 +243,7 @@ class Cycle:
         self._upgrade_allowed(facts.version)
         self._begin("Upgrading node")
         try:
-            if not config.upgrades_repository:
-                raise UpgradeFailed("no upgrades_repository is configured")
-            if not (facts.inventory or {})["upgradable"]:
-                raise UpgradeFailed("the server says that it is not upgradable")
-            data = {"repository": config.upgrades_repository, "token": self._token, "version": wanted}
-            await self._talk.call(calls.RELEASE_UPDATE, lambda: data, lambda found: found)
+            await self._start_upgrade(wanted)
         except Locked:
             raise
         except (UpgradeFailed, RemoteRefusal, NoReply, BadReply) as error:
@@ -253,18 +256,24 @@ class Cycle:
             return False
         return True
 
+    async def _start_upgrade(self, wanted: str) -> None:
+        config = self.means.config
+        if not config.upgrades_repository:
+            raise UpgradeFailed("no upgrades_repository is configured")
+        if not (self.facts.inventory or {})["upgradable"]:
+            raise UpgradeFailed("the server says that it is not upgradable")
+        data = {"repository": config.upgrades_repository, "token": self._token, "version": wanted}
+        await self._talk.call(calls.RELEASE_UPDATE, lambda: data, lambda found: found)
+
     def prepare(self, reply: HelperReply) -> Delivered:
         """All that ``configure`` will carry, complete and checked."""
         facts, issued, key, ecdh_public = self.facts, None, "", ""
         if self.means.config.features.ed25519:
-            assert self.means.issuer is not None
+            assert self.means.load_issuer is not None
             assert facts.ed25519 is not None
-            issued = self.means.issuer.issue(
-                identity=facts.identity,
-                public_key=facts.ed25519["public_key"],
-                configuration=reply.configuration,
-                claims=reply.server_claims,
-                now=self.means.clock(),
+            now = self.means.clock()
+            issued = self.means.load_issuer(now).issue(
+                facts.identity, facts.ed25519["public_key"], reply.configuration, reply.server_claims, now=now
             )
         if reply.key:
             sealed = seal_private_key(reply.key, facts.ecdh_public)

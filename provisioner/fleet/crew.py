@@ -65,7 +65,9 @@ class Tenure(Protocol):
 class OnEnd(Protocol):
     """Told of each finished cycle."""
 
-    def __call__(self, ended: Ended) -> None: ...
+    def __call__(self, ended: Ended) -> None:
+        """``ended`` may be kept; nothing in it changes any more."""
+        ...
 
 
 class Crew:
@@ -138,7 +140,8 @@ class Crew:
             waited = self.roster.begin(identity, started)
             self._metrics.waiting(self.roster.waiting)
             attempt = self._history.attempt(identity)
-            cycle, request_ids = None, ()
+            cycle: Cycle | None = None
+            request_ids: tuple[str, ...] = ()
             if waited is not None:
                 outcome = Outcome("stale", f"it waited {waited:.0f} s")
             else:

@@ -134,7 +134,9 @@ class Roster:
         self.working += 1
         return None
 
-    def finish(self, identity: str, now: float, *, rest: float = 0.0, failed: bool = False, locked: bool = False) -> None:
+    def finish(
+        self, identity: str, now: float, *, rest: float = 0.0, failed: bool = False, locked: bool = False
+    ) -> None:
         """A worker is done with the server.
 
         Args:

@@ -11,7 +11,15 @@ from collections.abc import Callable
 import trio
 
 from provisioner.bus.interface import Bus, Message
-from provisioner.errors import BadReply, BusError, ConnectionLost, ElectionUnknown, NoReply, NoResponders, PermissionDenied
+from provisioner.errors import (
+    BadReply,
+    BusError,
+    ConnectionLost,
+    ElectionUnknown,
+    NoReply,
+    NoResponders,
+    PermissionDenied,
+)
 from provisioner.leader import election
 from provisioner.leader.election import TRANSITIONS, Act, Bucket, News, Rhythm, Standing
 from provisioner.leader.lead import RunTerm
@@ -87,7 +95,9 @@ class Campaign:
                 except (NoResponders, PermissionDenied):
                     continue
                 if (bucket := election.read_bucket(api, answer.data)) is not None:
-                    self._say(f"Found bucket {election.BUCKET}, its entries expire after {bucket.ttl:g} s", logging.INFO)
+                    self._say(
+                        f"Found bucket {election.BUCKET}, its entries expire after {bucket.ttl:g} s", logging.INFO
+                    )
                     return bucket
                 if api == election.PLAIN_API and self._create:
                     await self._bus.request(*election.create_bucket_request(60), timeout=5)
@@ -95,8 +105,8 @@ class Campaign:
         except (BusError, BadReply) as error:
             raise ElectionUnknown(f"The election waits: {error}") from None
         raise ElectionUnknown(
-            f"The election waits: there is no bucket {election.BUCKET}. A Choria broker makes it within a minute of its "
-            "start; on a plain NATS server set create_bucket: true"
+            f"The election waits: there is no bucket {election.BUCKET}. A Choria broker makes it within a minute "
+            "of its start; on a plain NATS server set create_bucket: true"
         )
 
     async def _stand(self, bucket: Bucket, run_term: RunTerm) -> None:

@@ -1,8 +1,8 @@
-"""Leader election as a table: who stands where, what news makes of it, and what is said to the store (wire-protocol 10).
+"""Leader election as a table: who stands where, what news makes of it, what the store is told (wire-protocol 10).
 
 Pure. The store is one key in a bucket whose entries expire. Only two writes exist: create (nobody holds the key) and
-compare-and-set (the revision is the one we know), so that two instances can never both be told yes. "No" and "don't know"
-are different news, and only a confirmed write moves the end of a term.
+compare-and-set (the revision is the one we know), so that two instances can never both be told yes. "No" and "don't
+know" are different news, and only a confirmed write moves the end of a term.
 
     standing   news       becomes    and does
     standby    granted    leader     opens a term

@@ -1,7 +1,7 @@
 """One time during which this instance may act: a cancel scope with a deadline of our own (design 2).
 
-The deadline is kept by ``CLOCK_BOOTTIME``, which goes on while the machine sleeps or the process is stopped: a leader that
-wakes up after its time must not hand anything to the bus, even within the scheduler pass that it was stopped in.
+The deadline is kept by ``CLOCK_BOOTTIME``, which goes on while the machine sleeps or the process is stopped: a leader
+that wakes up after its time must not hand anything to the bus, even within the scheduler pass it was stopped in.
 """
 
 import time
@@ -54,7 +54,7 @@ class Term:
 
     async def watch(self) -> None:
         """Ends the term when its time is up. Runs until then."""
-        while (left := self.ends - self._clock()) > 0:
+        while (left := self.ends - self._clock()) > 0:  # noqa: ASYNC110 - the end is moved, and it is another clock
             # Short naps: the event loop's own clock stands still while the machine sleeps, this one doesn't.
             await trio.sleep(min(left, 1.0))
         self.end()

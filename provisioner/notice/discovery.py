@@ -28,7 +28,7 @@ class Discovery:
         self,
         caller: Caller,
         begin: Callable[[], None],
-        found: Callable[[str], None],
+        found: Callable[[str], object],
         interval: Callable[[], float],
         metrics: Metrics,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Finds servers by listening: a server in provisioning mode publishes a startup event when it is ready (wire-protocol 9)."""
+"""Finds servers by listening: one in provisioning mode publishes a startup event when it is ready (wire-protocol 9)."""
 
 import logging
 import uuid
@@ -16,8 +16,9 @@ from provisioner.version import __version__
 
 log = logging.getLogger(__name__)
 
+
 @asynccontextmanager
-async def listening(bus: Bus, component: str, found: Callable[[str], None], metrics: Metrics) -> AsyncIterator[None]:
+async def listening(bus: Bus, component: str, found: Callable[[str], object], metrics: Metrics) -> AsyncIterator[None]:
     """Calls ``found`` with the identity of each startup event of ``component``, while the context is open.
 
     An event that is not one is counted and told; nothing in it can end the subscription.

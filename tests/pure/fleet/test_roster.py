@@ -143,7 +143,11 @@ def test_what_cannot_be_a_subject_is_refused_at_the_door(identity: str) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["admit", "take", "done", "fail", "sweep"]), names, st.floats(0, 90)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["admit", "take", "done", "fail", "sweep"]), names, st.floats(0, 90)), max_size=60
+    )
+)
 def test_known_is_waiting_or_working_or_resting_and_never_two(events: list[tuple[str, str, float]]) -> None:
     r, now, working, queued = Roster(INTERVAL, limit=4), 0.0, [], set()
     for what, name, passed in events:
