@@ -44,9 +44,9 @@ def go() -> str | None:
     return shutil.which("go")
 
 
-def build() -> Path:
-    """Builds the harness, or finds it built: `go build` decides, its caches are the user's own. Returns the program."""
-    program = HARNESS / "harness"
+def build(directory: Path) -> Path:
+    """Builds the harness into ``directory``, with the user's own Go caches. Returns the program."""
+    program = directory / "harness"
     command = [go() or "go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(program), "."]
     subprocess.run(command, cwd=HARNESS, check=True, timeout=BUILD_TIMEOUT, stdin=subprocess.DEVNULL)
     return program
@@ -209,7 +209,9 @@ class Broker:
         """The names of all streams."""
         found = self._get("jsz?accounts=1&streams=1")
         return [
-            stream["name"] for account in found.get("account_details", []) for stream in account.get("stream_detail", [])
+            stream["name"]
+            for account in found.get("account_details", [])
+            for stream in account.get("stream_detail", [])
         ]
 
     def connections(self) -> list[dict[str, Any]]:
@@ -317,7 +319,16 @@ class Server:
         (directory / "facts.json").write_text(json.dumps({"role": "web", "dc": "lab"}))
         token = directory / "provisioning.jwt"
         token.write_text(broker.provisioning_jwt(chf=str(directory / "facts.json"), **claims))
-        argv = [str(broker.harness), "server", "--identity", identity, "--jwt", str(token), "--config", str(self.config)]
+        argv = [
+            str(broker.harness),
+            "server",
+            "--identity",
+            identity,
+            "--jwt",
+            str(token),
+            "--config",
+            str(self.config),
+        ]
         self.process = Process(identity, directory, argv + (["--parse-only"] if parse_only else []))
 
     def start(self) -> None:

@@ -103,9 +103,7 @@ class Authority:
             .not_valid_before(now - DAY)
             .not_valid_after(now + 30 * DAY)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
 
 
@@ -140,7 +138,7 @@ class Issuer:
         self.public = self.key.public_key().public_bytes_raw().hex()
 
     def provisioner(self, callerid: str, *, may_provision: bool = True) -> Login:
-        """A provisioner's client token: permission ``provisioner``, and a chain issuer, so it can sign server tokens."""
+        """A provisioner's client token: permission ``provisioner``, and a chain issuer that can sign server tokens."""
         key = Ed25519PrivateKey.generate()
         public, claims = key.public_key().public_bytes_raw().hex(), _standard("choria_client_id")
         claims |= {

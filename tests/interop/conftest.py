@@ -1,0 +1,89 @@
+"""Fixtures: the harness built once, one broker of each kind a session, and what each test starts stopped again."""
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.interop import choria
+from tests.interop.choria import Broker, Process, Server
+
+PROCESSES = pytest.StashKey[list[Process]]()
+LINES_OF_A_FAILURE = 60
+
+StartServer = Callable[..., Server]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Appends the end of each process's log to the report of a test that failed."""
+    report = yield
+    if report.failed:
+        for process in item.stash.get(PROCESSES, []):
+            report.sections.append((f"end of the log of {process.name}", process.tail(LINES_OF_A_FAILURE)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The harness program, built with the machine's own Go caches; gone at the end."""
+    if choria.go() is None:
+        pytest.skip("real Choria is not tested: there is no `go` command on PATH")
+    program = choria.build(tmp_path_factory.mktemp("harness"))
+    yield program
+    program.unlink()
+
+
+@pytest.fixture(scope="session")
+def brokers(harness: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Broker]]:
+    """A broker for each version of the protocol. Both start at once: an election bucket takes a minute to appear."""
+    found = {version: Broker(version, tmp_path_factory.mktemp(f"broker-v{version}"), harness) for version in (1, 2)}
+    try:
+        for broker in found.values():
+            broker.start()
+        yield found
+    finally:
+        choria.stop_all(broker.process for broker in found.values())
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def version(request: pytest.FixtureRequest) -> int:
+    """The version of the protocol: 1 with an x509 authority, 2 with an Organization Issuer."""
+    return int(request.param)
+
+
+@pytest.fixture
+def broker(version: int, brokers: dict[int, Broker], processes: list[Process]) -> Broker:
+    """The broker of the test's ``version``."""
+    processes.append(brokers[version].process)
+    return brokers[version]
+
+
+@pytest.fixture
+def processes(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
+    """The processes of a test, for its report; those it started itself are stopped when it ends."""
+    found = request.node.stash.setdefault(PROCESSES, [])
+    yield found
+    choria.stop_all(process for process in found if process.name != "broker")
+
+
+@pytest.fixture
+def start_server(broker: Broker, processes: list[Process], tmp_path: Path) -> StartServer:
+    """Starts a real server in provisioning mode: ``start_server(identity, parse_only=False, **claims)``."""
+    return partial(_start_server, broker, processes, tmp_path)
+
+
+def _start_server(
+    broker: Broker,
+    processes: list[Process],
+    tmp_path: Path,
+    identity: str,
+    *,
+    parse_only: bool = False,
+    **claims: object,
+) -> Server:
+    server = Server(broker, identity, tmp_path / identity, parse_only=parse_only, **claims)
+    processes.append(server.process)
+    server.start()
+    return server
