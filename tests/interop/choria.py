@@ -343,6 +343,31 @@ class Server:
         """Whether it was restarted and is connected as a normal member, by its own word and by the broker's."""
         return self.process.said("provisioning=false") and self.broker.has_member(self.identity)
 
+    def member_settings(self) -> dict[str, str]:
+        """A configuration that makes it a normal member of this broker's network, as a helper would give it."""
+        common = {
+            "identity": self.identity,
+            "loglevel": "info",
+            "plugin.choria.server.provision": "0",
+            "plugin.choria.use_srv": "false",
+            "plugin.choria.middleware_hosts": f"localhost:{self.broker.port}",
+        }
+        if self.broker.version == 1:
+            return common | {
+                "plugin.security.provider": "file",
+                "plugin.security.file.certificate": f"{self.directory}/ssl/certificate.pem",
+                "plugin.security.file.key": f"{self.directory}/ssl/private.pem",
+                "plugin.security.file.ca": f"{self.directory}/ssl/ca.pem",
+            }
+        return common | {
+            "plugin.security.provider": "choria",
+            "plugin.security.choria.token_file": f"{self.directory}/server.jwt",
+            "plugin.security.choria.seed_file": f"{self.directory}/server.seed",
+            "plugin.security.choria.ca": str(self.broker.authority.ca),
+            "plugin.security.issuer.names": "choria",
+            "plugin.security.issuer.choria.public": self.broker.issuer.public,
+        }
+
     def settings(self) -> dict[str, str]:
         """The configuration it wrote, parsed as plain ``key=value`` lines."""
         lines = [line for line in self.config.read_text().splitlines() if line and not line.startswith("#")]

@@ -71,6 +71,12 @@ class Authority:
         private.chmod(0o600)
         return certificate, private
 
+    def sign_request(self, name: str, request: str) -> str:
+        """A certificate (PEM) for the key of a certificate signing request (PEM)."""
+        key = x509.load_pem_x509_csr(request.encode()).public_key()
+        assert isinstance(key, rsa.RSAPublicKey)
+        return self.sign(name, key)
+
     def sign(self, name: str, public_key: rsa.RSAPublicKey, *, hosts: tuple[str, ...] = ()) -> str:
         """A certificate (PEM) for a client and server called ``name``."""
         names: list[x509.GeneralName] = [x509.DNSName(name)]
@@ -152,15 +158,14 @@ class Issuer:
         return self._write(callerid, claims, key)
 
     def server(self, identity: str) -> Login:
-        """A server token signed by the issuer itself: what a broker logs in to its own network with."""
+        """A server's login, signed by the issuer itself: what a broker logs in to its own network with."""
         key = Ed25519PrivateKey.generate()
-        claims = _standard("choria_server") | {
-            "identity": identity,
-            "collectives": ["choria"],
-            "ou": "choria",
-            "public_key": key.public_key().public_bytes_raw().hex(),
-        }
+        claims = _server(identity, key.public_key().public_bytes_raw().hex())
         return self._write(identity, claims, key)
+
+    def server_token(self, identity: str, public_key: str) -> str:
+        """A server token for a key that the server keeps to itself, signed by the issuer itself."""
+        return jwt.encode(_server(identity, public_key), self.key, "EdDSA")
 
     def provisioning(self, claims: dict[str, object]) -> str:
         """A provisioning.jwt for protocol version 2, signed by the issuer (EdDSA)."""
@@ -198,6 +203,15 @@ def _provisioning() -> dict[str, object]:
         "chpd": True,
         "extensions": {"site": "interop"},
         "ou": "choria",
+    }
+
+
+def _server(identity: str, public_key: str) -> dict[str, object]:
+    return _standard("choria_server") | {
+        "identity": identity,
+        "collectives": ["choria"],
+        "ou": "choria",
+        "public_key": public_key,
     }
 
 

@@ -82,6 +82,14 @@ class Connection:
         return cls(broker, fields | {"auth_token": login.token.read_text()})
 
     @classmethod
+    def member(cls, broker: Broker, login: Login) -> Self:
+        """As a client of the provisioned fleet: with a client token (2), or with a certificate and its key (1)."""
+        if broker.version == 1:
+            return cls(broker, {"name": "raw member"}, certificate=(login.token, login.seed))
+        token = login.token.read_text()
+        return cls(broker, {"auth_token": token, "jwt": token, "name": "raw member"}, seed=login.seed)
+
+    @classmethod
     def unprovisioned(cls, broker: Broker) -> Self:
         """As a server in provisioning mode, which any holder of a provisioning.jwt can be."""
         return cls(broker, {"auth_token": broker.provisioning_jwt(), "name": "unprovisioned"})
