@@ -16,15 +16,13 @@ from cattrs import ClassValidationError, Converter
 from cattrs.gen import make_dict_structure_fn
 
 from provisioner.choria.durations import parse_duration
+from provisioner.choria.encoding import dumps, shown
 from provisioner.errors import HelperBadReply
 from provisioner.secret import Secret
-from provisioner.strictjson import NotJSON, dumps, loads
+from provisioner.strictjson import NotJSON, loads
 
 MAX_MSG = 1000
 """Characters of ``msg`` that are kept: it is one log line."""
-
-MAX_NAME = 80
-"""Characters of a key from the reply that an error text shows."""
 
 MAX_DEFER = 30 * 86400.0
 """The longest ``defer_for``, seconds. Beyond a month it is a slip of the pen, and the server would be forgotten."""
@@ -37,8 +35,8 @@ _REASON = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 # --- words and printing --------------------------------------------------------------------------------------------
 
 
-def printable(text: str, limit: int = MAX_MSG) -> str:
-    """A stranger's text, safe in one log line and on a terminal.
+def escaped(text: str, limit: int = MAX_MSG) -> str:
+    """A stranger's text, safe in one log line and on a terminal, with nothing of it lost within the limit.
 
     Args:
         text: anything.
@@ -47,10 +45,10 @@ def printable(text: str, limit: int = MAX_MSG) -> str:
     Returns:
         The text with each character that isn't printable as a backslash escape, at most ``limit`` + 1 characters.
     """
-    shown = text[: limit + 1]
-    if not shown.isprintable():
-        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
-    return shown if len(shown) <= limit else shown[:limit] + "…"
+    safe = text[: limit + 1]
+    if not safe.isprintable():
+        safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in safe)
+    return safe if len(safe) <= limit else safe[:limit] + "…"
 
 
 def split_command(text: str) -> tuple[str, ...]:
@@ -84,28 +82,11 @@ def split_command(text: str) -> tuple[str, ...]:
 _CSR_KEYS = ("csr", "public_key", "ssldir")
 _ED25519_KEYS = ("public_key", "directory", "signature")
 
-# The claims of a provisioning.jwt in the reference's order (wire-protocol 8.1, 8.2); a default means "always there".
-_ALWAYS: dict[str, Any] = {"cht": "", "chs": False, "chpd": False, "extensions": None, "ou": "choria", "purpose": ""}
-_CLAIM_KEYS = (
-    "cht", "chs", "chu", "chsrv", "chpd", "chrd", "chf", "chusr", "chpwd", "extensions", "ou", "v2", "update",
-    "purpose", "tcs", "public_key", "issexp", "iss", "sub", "aud", "exp", "nbf", "iat", "jti",
-)  # fmt: skip
-
-# Inside a JSON text these five only occur in strings, where the escape means the same.
-_GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list) else value
-
-
-def _claims(jwt: Mapping[str, Any]) -> dict[str, Any]:
-    told = {key: jwt.get(key) or _ALWAYS.get(key) for key in _CLAIM_KEYS}
-    told["extensions"] = _sorted(told["extensions"])
-    return {key: value for key, value in told.items() if value or key in _ALWAYS}
+def _known(reply: Mapping[str, Any] | None, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    return None if reply is None else {key: reply.get(key, "") for key in keys}
 
 
 def encode_input(
@@ -120,7 +101,7 @@ def encode_input(
     """What the helper reads on its standard input: one JSON object on one line, without a line end.
 
     The bytes are those of the reference program: compact, its order of keys, and ``<``, ``>``, ``&``, U+2028, U+2029
-    as escapes. Only the keys that it knows are sent, so that what a server adds to a reply never reaches a helper.
+    as escapes. What a server adds to its reply beyond the known keys doesn't reach a helper.
 
     Args:
         identity: the server's identity.
@@ -128,26 +109,23 @@ def encode_input(
         ed25519_pubkey: the reply to ``gen25519`` (``public_key``, ``directory``, ``signature``), None unless
             ``features.ed25519``.
         inventory: the reply to ``rpcutil#inventory`` as JSON **text**.
-        jwt: the verified claims of provisioning.jwt, None unless ``features.jwt``.
+        jwt: the claims of provisioning.jwt as ``trust.tokens.verify_provisioning_token`` gives them, in its order; None
+            unless ``features.jwt``.
         extra: keys of ours (``attempt``, ``site``), put last; for sites that asked for them.
 
     Raises:
         ValueError: a number in it is NaN or infinite, which JSON can't say.
     """
-    text = dumps(
-        {
-            "identity": identity,
-            "csr": None if csr is None else {key: csr.get(key, "") for key in _CSR_KEYS},
-            "ed25519_pubkey": None
-            if ed25519_pubkey is None
-            else {key: ed25519_pubkey.get(key, "") for key in _ED25519_KEYS},
-            "inventory": inventory,
-            "jwt": None if jwt is None else _claims(jwt),
-            **(extra or {}),
-        }
-    ).translate(_GO_ESCAPES)
+    told = {
+        "identity": identity,
+        "csr": _known(csr, _CSR_KEYS),
+        "ed25519_pubkey": _known(ed25519_pubkey, _ED25519_KEYS),
+        "inventory": inventory,
+        "jwt": jwt,
+        **(extra or {}),
+    }
     # Half a surrogate pair can't be encoded: as in the reference it becomes U+FFFD.
-    return _SURROGATE.sub("\ufffd", text).encode()
+    return _SURROGATE.sub("\ufffd", dumps(told)).encode()
 
 
 # --- what it may answer --------------------------------------------------------------------------------------------
@@ -209,7 +187,7 @@ class HelperReply:
 
     defer: bool = False
     shutdown: bool = False
-    msg: str = field(default="", converter=printable)
+    msg: str = field(default="", converter=escaped)
     key: Secret = field(default=Factory(lambda: Secret("")))
     certificate: str = field(default="", repr=False)
     ca: str = field(default="", repr=False)
@@ -251,7 +229,7 @@ def _texts(value: Any, _: Any) -> Texts:
     found: dict[str, str | None] = _require(dict, value)
     for key, text in found.items():
         if type(text) is not str and text is not None:
-            _require(str, text, f"has at {printable(key, MAX_NAME)!r} a value that ")
+            _require(str, text, f"has at {shown(key)} a value that ")
     # As in the reference, null in a map is a string's zero value.
     return {key: text or "" for key, text in found.items()}
 

@@ -43,7 +43,7 @@ from provisioner.errors import (
     HelperTooMuch,
     HelperTooSlow,
 )
-from provisioner.helper.contract import printable
+from provisioner.helper.contract import escaped
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ class _Tail:
 
     def lines(self) -> list[str]:
         lines = self.data.decode(errors="replace").splitlines()
-        return [printable(line, STDERR_LINE) for line in lines if line.strip()][-STDERR_LINES:]
+        return [escaped(line, STDERR_LINE) for line in lines if line.strip()][-STDERR_LINES:]
 
 
 async def _feed(stream: trio.lowlevel.FdStream, payload: bytes) -> None:
