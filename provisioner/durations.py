@@ -10,6 +10,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 MAX_SECONDS = (1 << 63) / 1e9
 """What Go's duration holds: some 292 years."""
 MAX_TEXT = 100
+HOUR = 3600.0
 
 
 def parse_duration(text: str) -> float:
@@ -30,11 +31,9 @@ def parse_duration(text: str) -> float:
         number = text[:-1]
         if not _NUMBER.fullmatch(number):
             raise ValueError(f"invalid duration {text!a}: one number is wanted before {text[-1]}")
-        try:
-            (rounded,) = struct.unpack("f", struct.pack("f", float(number)))
-        except OverflowError:
-            raise ValueError(f"invalid duration {text!a}: too long") from None
-        return _bounded(int(rounded * hours) * 3600.0, text)
+        _bounded(float(number) * HOUR, text)  # and so within what 32 bits of float can hold
+        (rounded,) = struct.unpack("f", struct.pack("f", float(number)))
+        return _bounded(int(rounded * hours) * HOUR, text)
     if text[-1] in "smhSH":
         return _bounded(_go_duration(text), text)
     raise ValueError(f"invalid time unit {text[-1]!a} in {text!a}")

@@ -1,10 +1,15 @@
-"""Fixtures of the bus: the same tests run on the one in memory and on a real NATS server."""
+"""What all tests share: how properties are tested, and NATS servers to test against."""
 
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import settings
 
 from provisioner.simulator.embedded import NatsServer, nats_server
+
+# A shared, busy machine: a slow example is no failure. The same examples each run: a red test stays red.
+settings.register_profile("project", deadline=None, derandomize=True, database=None)
+settings.load_profile("project")
 
 
 @pytest.fixture

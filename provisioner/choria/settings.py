@@ -10,8 +10,8 @@ from typing import Any
 
 from attrs import Attribute, evolve, field, fields, frozen
 
-from provisioner.choria.durations import parse_duration
 from provisioner.choria.hosts import broker_url
+from provisioner.durations import parse_duration
 from provisioner.errors import ConfigError, Fault
 from provisioner.secret import Secret
 

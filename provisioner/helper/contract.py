@@ -15,8 +15,8 @@ from attrs import Factory, field, fields, frozen, has
 from cattrs import ClassValidationError, Converter
 from cattrs.gen import make_dict_structure_fn
 
-from provisioner.choria.durations import parse_duration
 from provisioner.choria.encoding import dumps, shown
+from provisioner.durations import parse_duration
 from provisioner.errors import HelperBadReply
 from provisioner.secret import Secret
 from provisioner.strictjson import NotJSON, loads
