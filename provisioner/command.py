@@ -16,12 +16,12 @@ def split_command(text: str) -> tuple[str, ...]:
         ValueError: a quote is not closed, the text ends in a backslash, has a NUL, or names no program.
     """
     if "\0" in text:
-        raise ValueError("it has a NUL character")
+        raise ValueError("has a NUL character")
     try:
         words = shlex.split(text)
     except ValueError as error:
-        problem = "a quote is not closed" if "quotation" in str(error) else "it ends in a backslash"
+        problem = "a quote is not closed" if "quotation" in str(error) else "ends in a backslash"
         raise ValueError(problem) from None
     if not words or not words[0]:
-        raise ValueError("it names no program")
+        raise ValueError("names no program")
     return tuple(words)

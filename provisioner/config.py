@@ -13,7 +13,7 @@ from attrs import field, frozen
 from provisioner.config_keys import DEAD, DENY_LIST, KEYS
 from provisioner.errors import ConfigError, Fault
 from provisioner.keys import Reading, read_keys
-from provisioner.printable import printable
+from provisioner.printable import escaped
 from provisioner.secret import Secret
 from provisioner.strictyaml import MAX_CHARACTERS, NotYAML, load
 
@@ -157,7 +157,7 @@ def _check_files(reading: Reading, file: str, check: FileCheck) -> None:
             continue
         named = value[0] if isinstance(value, tuple) else str(value)
         if problem := check(key.file, named):
-            shown = printable(named, 200)
+            shown = escaped(named, 200)
             reading.faults.append(Fault(file, key.name, f"must be {key.allowed}; {problem}", shown))
 
 

@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from provisioner.durations import parse_duration
 from provisioner.errors import Fault
-from provisioner.printable import printable
+from provisioner.printable import escaped
 from provisioner.strictyaml import Scalar, Tree
 
 Reader = Callable[[Tree], Any]
@@ -92,7 +92,7 @@ def read_keys(tree: Tree, keys: Sequence[Key], file: str, *, dead: Mapping[str, 
     for name in given:
         if name not in known:
             about = (dead or {}).get(name) or _unknown(name, known)
-            reading.warnings.append(Fault(file, printable(name, MAX_SHOWN), about))
+            reading.warnings.append(Fault(file, escaped(name, MAX_SHOWN), about))
     for key in keys:
         _read_one(key, given.get(key.name), file, reading)
     return reading
@@ -126,7 +126,7 @@ def _empty(value: Tree) -> bool:
 
 def _shown(value: Tree) -> str:
     if isinstance(value, Scalar):
-        return printable(value.text, MAX_SHOWN)
+        return escaped(value.text, MAX_SHOWN)
     return "a list" if isinstance(value, list) else "a mapping"
 
 

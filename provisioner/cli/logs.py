@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from provisioner.errors import ConfigError, Fault
+from provisioner.printable import escaped
 from provisioner.secret import MASK, Secret
 
 log = logging.getLogger(__name__)
@@ -159,11 +160,11 @@ class _Text(_Masked):
 
     def format(self, record: logging.LogRecord) -> str:
         message = self._clean(record.getMessage())
-        fields = (f" {k}={printable(str(v))}" for k, v in _fields(record) if str(v) not in message)
-        line = f"{_time(record)} {_level(record).upper()[:5]:<5} {printable(message)}{self._clean(''.join(fields))}"
+        fields = (f" {k}={escaped(str(v))}" for k, v in _fields(record) if str(v) not in message)
+        line = f"{_time(record)} {_level(record).upper()[:5]:<5} {escaped(message)}{self._clean(''.join(fields))}"
         if record.exc_info:
             trace = self._clean(self.formatException(record.exc_info))
-            line += "".join(f"\n    {printable(part)}" for part in trace.splitlines())
+            line += "".join(f"\n    {escaped(part)}" for part in trace.splitlines())
         return line
 
 
@@ -186,13 +187,6 @@ class _JSON(_Masked):
             line["trace"] = self._clean(self.formatException(record.exc_info))
         # Escaping all but ASCII also escapes what a terminal would obey.
         return json.dumps(line, ensure_ascii=True).replace("\x7f", "\\u007f")
-
-
-def printable(text: str) -> str:
-    """``text`` with each character that a terminal would obey, or not show, written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _level(record: logging.LogRecord) -> str:

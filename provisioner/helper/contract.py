@@ -7,7 +7,6 @@ things are ours and ignored there, so that a helper stays portable: ``defer_for`
 import hashlib
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NewType, TypeVar
 
@@ -18,6 +17,7 @@ from cattrs.gen import make_dict_structure_fn
 from provisioner.choria.encoding import dumps, shown
 from provisioner.durations import parse_duration
 from provisioner.errors import HelperBadReply
+from provisioner.printable import escaped
 from provisioner.secret import Secret
 from provisioner.strictjson import NotJSON, loads
 
@@ -31,51 +31,6 @@ MAX_EXP = 253402300799
 """The last second of the year 9999: no later ``exp`` is a time."""
 
 _REASON = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-# --- words and printing --------------------------------------------------------------------------------------------
-
-
-def escaped(text: str, limit: int = MAX_MSG) -> str:
-    """A stranger's text, safe in one log line and on a terminal, with nothing of it lost within the limit.
-
-    Args:
-        text: anything.
-        limit: characters to keep; what was cut is shown as ``…``.
-
-    Returns:
-        The text with each character that isn't printable as a backslash escape, at most ``limit`` + 1 characters.
-    """
-    safe = text[: limit + 1]
-    if not safe.isprintable():
-        safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in safe)
-    return safe if len(safe) <= limit else safe[:limit] + "…"
-
-
-def split_command(text: str) -> tuple[str, ...]:
-    """Splits the ``helper`` setting into program and arguments, as a POSIX shell splits words.
-
-    Quotes and backslashes work; nothing is expanded: ``$X``, ``;``, ``|`` and backticks are plain characters.
-
-    Args:
-        text: such as ``/opt/prov/helper.rb --site 'New York'``.
-
-    Returns:
-        At least one word.
-
-    Raises:
-        ValueError: a quote is not closed, the text ends in a backslash, has a NUL, or has no word in it.
-    """
-    if "\0" in text:
-        raise ValueError("has a NUL character")
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        problem = "a quote is not closed" if "quotation" in str(error) else "ends in a backslash"
-        raise ValueError(problem) from None
-    if not words or not words[0]:
-        raise ValueError("names no program")
-    return tuple(words)
-
 
 # --- what the helper is told ---------------------------------------------------------------------------------------
 
@@ -164,6 +119,10 @@ class ServerClaims:
     exp: int | None = None
 
 
+def _message(text: str) -> str:
+    return escaped(text, MAX_MSG)
+
+
 @frozen(kw_only=True)
 class HelperReply:
     """A helper's answer about one server, checked for type and not yet for meaning. Every field is optional.
@@ -187,7 +146,7 @@ class HelperReply:
 
     defer: bool = False
     shutdown: bool = False
-    msg: str = field(default="", converter=escaped)
+    msg: str = field(default="", converter=_message)
     key: Secret = field(default=Factory(lambda: Secret("")))
     certificate: str = field(default="", repr=False)
     ca: str = field(default="", repr=False)

@@ -43,7 +43,7 @@ from provisioner.errors import (
     HelperTooMuch,
     HelperTooSlow,
 )
-from provisioner.helper.contract import escaped
+from provisioner.printable import escaped
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,6 @@ from provisioner.helper.contract import (
     ServerPermissions,
     decode_reply,
     encode_input,
-    escaped,
-    split_command,
 )
 from provisioner.secret import Secret
 from provisioner.trust.keys import load_verification_key
@@ -300,43 +298,3 @@ def test_any_json_is_an_answer_or_one_error(value: dict[str, Any]) -> None:
 def test_any_bytes_are_an_answer_or_one_error(data: bytes) -> None:
     with suppress(HelperBadReply):
         decode_reply(data)
-
-
-# --- words ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("/opt/h", ("/opt/h",)),
-        ('/opt/h "a b" c', ("/opt/h", "a b", "c")),
-        ("/opt/h 'a\"b' c\\ d", ("/opt/h", 'a"b', "c d")),
-        ("/opt/prov/helper.rb --site london", ("/opt/prov/helper.rb", "--site", "london")),
-        ("  /opt/h\t''  ", ("/opt/h", "")),
-        ("/opt/h ;|&$X`id`>x #y *", ("/opt/h", ";|&$X`id`>x", "#y", "*")),
-    ],
-)
-def test_split_command(text: str, words: tuple[str, ...]) -> None:
-    assert split_command(text) == words
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("/opt/h 'x", "a quote is not closed"),
-        ('/opt/h "x', "a quote is not closed"),
-        ("/opt/h \\", "ends in a backslash"),
-        ("", "names no program"),
-        (" \t\n", "names no program"),
-        ("'' x", "names no program"),
-        ("/opt/h\0", "has a NUL character"),
-    ],
-)
-def test_split_command_refuses(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{said}$"):
-        split_command(text)
-
-
-def test_escaped_is_bounded_after_escaping() -> None:
-    assert escaped("\0" * 10, 10) == "\\x00\\x00\\x" + "…"
-    assert escaped("näh", 3) == "näh"
