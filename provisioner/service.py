@@ -87,6 +87,7 @@ class Service:
         self.metrics = metrics or Metrics(CollectorRegistry(), config.site)
         self.lead = lead or Unopposed()
         self.history = History()
+        self.metrics.connected.set_function(lambda: float(bus.connected))
         self.monitor_port: int | None = None
         self._bus = bus
         self._wire = wire
@@ -129,14 +130,13 @@ class Service:
         announce(self._bus, self.identity)
 
     async def _watch_connection(self) -> None:
-        """Keeps the gauge, and looks for servers as soon as a lost connection is back."""
+        """Looks for servers as soon as a lost connection is back: their events may have been missed."""
+        await self._bus.wait_connected()
+        epoch = self._bus.epoch
         while True:
-            self.metrics.connected.set(0)
-            await self._bus.wait_connected()
-            epoch = self._bus.epoch
-            self.metrics.connected.set(1)
+            epoch = await self._bus.wait_epoch_change(epoch)
+            log.info("Connected again, to %s", self._bus.url)
             self.look_now()
-            await self._bus.wait_epoch_change(epoch)
 
     async def _run_term(self, term: Term) -> None:
         """One term: returns when its scope is cancelled."""

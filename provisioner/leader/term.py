@@ -54,6 +54,8 @@ class Term:
 
     async def watch(self) -> None:
         """Ends the term when its time is up. Runs until then."""
+        if self.ends == inf:
+            return
         while (left := self.ends - self._clock()) > 0:  # noqa: ASYNC110 - the end is moved, and it is another clock
             # Short naps: the event loop's own clock stands still while the machine sleeps, this one doesn't.
             await trio.sleep(min(left, 1.0))
