@@ -144,7 +144,7 @@ class ScriptedHelper:
     seconds: float = 0.0
     inputs: list[dict[str, Any]] = field(factory=list)
 
-    async def __call__(self, argv: Sequence[str], payload: bytes, *, identity: str = "") -> HelperRun:
+    async def __call__(self, argv: Sequence[str], payload: bytes, *, identity: str = "") -> HelperRun:  # noqa: ARG002
         """One run."""
         given = json.loads(payload)
         self.inputs.append(given)

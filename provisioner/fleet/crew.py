@@ -62,12 +62,8 @@ class Tenure(Protocol):
         ...
 
 
-class OnEnd(Protocol):
-    """Told of each finished cycle."""
-
-    def __call__(self, ended: Ended) -> None:
-        """``ended`` may be kept; nothing in it changes any more."""
-        ...
+OnEnd = Callable[[Ended], None]
+"""Told of each finished cycle."""
 
 
 class Crew:

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from provisioner.bus.memory import MemoryBroker
+from provisioner.bus.memory import MemoryBroker, duplicating
+from provisioner.choria.rpc import encode_rpc_reply
 from provisioner.errors import HelperFailed, HelperTooSlow
 from provisioner.testing import INVENTORY, Refusal, ScriptedHelper, ScriptedNode
 from tests.flow.conftest import Serve
@@ -216,8 +217,6 @@ async def test_a_configuration_that_cannot_be_sent(
 
 
 async def test_an_answer_by_another_is_ignored(serve: Serve, broker: MemoryBroker, clock: MockClock) -> None:
-    from provisioner.choria.rpc import encode_rpc_reply
-
     node = ScriptedNode("n1.example.net")
 
     def impostor(data: dict[str, Any]) -> dict[str, Any]:
@@ -234,8 +233,6 @@ async def test_an_answer_by_another_is_ignored(serve: Serve, broker: MemoryBroke
 async def test_two_different_answers_end_the_cycle(
     serve: Serve, broker: MemoryBroker, clock: MockClock, when: str
 ) -> None:
-    from provisioner.choria.rpc import encode_rpc_reply
-
     node = ScriptedNode("n1.example.net")
 
     def forge() -> None:
@@ -258,8 +255,6 @@ async def test_two_different_answers_end_the_cycle(
 
 
 async def test_the_same_answer_twice_is_harmless(serve: Serve, broker: MemoryBroker, clock: MockClock) -> None:
-    from provisioner.bus.memory import duplicating
-
     broker.faults.append(duplicating("provisioning.reply.>"))
     async with ScriptedNode("n1.example.net").on(broker.connect()), serve() as running:
         assert await running.outcomes(1) == ["provisioned"]
