@@ -142,6 +142,12 @@ class Process:
         """Sends a signal, to this process only."""
         os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """SIGKILL, and waits until it is gone."""
+        assert self.popen is not None
+        self.popen.kill()
+        self.stop()
+
     def stop(self, timeout: float = 10.0) -> None:
         """SIGTERM, then SIGKILL after ``timeout`` seconds; no process of it is left. Does nothing when it has ended."""
         if self.popen is None:
@@ -192,14 +198,18 @@ class Broker:
         for attempt in range(5):
             self.port, self.monitor = free_port(), free_port()
             (self.directory / "broker.cfg").write_text(configuration(self._settings()))
-            self.process.start()
             try:
-                wait_until(lambda: self.process.said("harness: broker ready") and self._answers(), "the broker")
+                self.restart()
                 return
             except Died:
                 if attempt == 4 or "address already in use" not in self.process.text():
                     raise
-                self.process.log.unlink()
+
+    def restart(self) -> None:
+        """Starts it again after its end, where it was and with what it had, and waits until it accepts connections."""
+        self.process.log.unlink(missing_ok=True)
+        self.process.start()
+        wait_until(lambda: self.process.said("harness: broker ready") and self._answers(), "the broker")
 
     def wait_for_bucket(self) -> None:
         """Waits until the leader election bucket is there."""
@@ -392,10 +402,11 @@ class Candidate:
 
 
 def stop_all(processes: Iterable[Process]) -> None:
-    """Stops them all, whatever happens to one of them."""
-    started = [process for process in processes if process.popen is not None and process.code() is None]
+    """Stops them all: each is told first, then each is waited for."""
+    started = [process for process in processes if process.popen is not None]
     for process in started:
-        process.signal(signal.SIGCONT)
-        process.signal(signal.SIGTERM)
+        if process.code() is None:
+            process.signal(signal.SIGCONT)
+            process.signal(signal.SIGTERM)
     for process in started:
         process.stop()
