@@ -1,6 +1,6 @@
 """Each test here must leave no child, no zombie and no descriptor behind."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ Script = Callable[..., list[str]]
 
 
 @pytest.fixture(autouse=True)
-async def tidy() -> AsyncIterator[None]:
+def tidy() -> Iterator[None]:
     """Fails a test that leaves a child or a descriptor behind."""
     before = descriptors(), children()
     yield
