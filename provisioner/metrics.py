@@ -215,6 +215,10 @@ class Metrics:
         """Counts one sighting turned away at the door; ``reason`` is one of ``REFUSALS``, never text from outside."""
         self._refused.labels(self.site, reason).inc()
 
+    def refusals(self) -> dict[str, int]:
+        """Sightings turned away so far, by reason."""
+        return {word: int(self._refused.labels(self.site, word)._value.get()) for word in REFUSALS}
+
 
 def process_registry() -> CollectorRegistry:
     """A fresh registry that also tells memory, CPU time and open files of this process (``process_*``)."""

@@ -19,12 +19,13 @@ is that server's end (``fleet/crew.py``); what isn't foreseen anywhere else ends
 
 import logging
 from collections.abc import Mapping
+from time import time
 
 import trio
 from attrs import frozen
 from prometheus_client import CollectorRegistry
 
-from provisioner import monitor
+from provisioner import monitor, status
 from provisioner.bus.interface import Bus
 from provisioner.choria.wire import Wire
 from provisioner.config import Config
@@ -89,14 +90,16 @@ class Service:
         self.history = History()
         self.metrics.connected.set_function(lambda: float(bus.connected))
         self.monitor_port: int | None = None
-        self._bus = bus
+        self.bus = bus
+        self.started_at = time()
+        self._last_connected = 0.0
         self._wire = wire
         self._ttl = ttl
         self._run_helper = run_helper
         self._on_end = on_end
         self._pages = dict(pages or {})
         self._means = load_means(config, run_helper, self.metrics)
-        self._term: Running | None = None
+        self.term: Running | None = None
 
     async def run(self, *, task_status: trio.TaskStatus["Service"] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled. ``task_status`` is told once the configuration is accepted and the page is open.
@@ -108,6 +111,7 @@ class Service:
             "Choria Provisioner starting using configuration file %s. Discovery interval %s using %d workers",
             self.config.path, self.config.interval_text, self.config.workers,
         )  # fmt: skip
+        self._last_connected = trio.current_time()
         async with trio.open_nursery() as service:
             if self.config.monitor_port:
                 self.monitor_port = await service.start(self._serve_pages)
@@ -118,24 +122,35 @@ class Service:
 
     def look_now(self) -> None:
         """Starts a discovery now, if this instance may act."""
-        if self._term is not None:
-            self._term.discovery.look_now()
+        if self.term is not None:
+            self.term.discovery.look_now()
+
+    def disconnected_for(self) -> float:
+        """Seconds since there was a connection, by the event loop's clock; 0 while there is one."""
+        now = trio.current_time()
+        if self.bus.connected:
+            self._last_connected = now
+        return now - self._last_connected
 
     async def _serve_pages(self, *, task_status: trio.TaskStatus[int]) -> None:
-        routes = {"/metrics": monitor.metrics_route(self.metrics.registry), **self._pages}
+        routes = {
+            "/metrics": monitor.metrics_route(self.metrics.registry),
+            **status.routes(self, loopback_only=self.config.status_listen == "loopback"),
+            **self._pages,
+        }
         await monitor.serve(self.config.monitor_port, routes, file=str(self.config.path), task_status=task_status)
 
     async def _announce(self) -> None:
-        await self._bus.wait_connected()
-        announce(self._bus, self.identity)
+        await self.bus.wait_connected()
+        announce(self.bus, self.identity)
 
     async def _watch_connection(self) -> None:
         """Looks for servers as soon as a lost connection is back: their events may have been missed."""
-        await self._bus.wait_connected()
-        epoch = self._bus.epoch
+        await self.bus.wait_connected()
+        epoch = self.bus.epoch
         while True:
-            epoch = await self._bus.wait_epoch_change(epoch)
-            log.info("Connected again, to %s", self._bus.url)
+            epoch = await self.bus.wait_epoch_change(epoch)
+            log.info("Connected again, to %s", self.bus.url)
             self.look_now()
 
     async def _run_term(self, term: Term) -> None:
@@ -145,7 +160,7 @@ class Service:
             with term.scope:
                 async with (
                     open_caller(
-                        self._bus,
+                        self.bus,
                         self._wire,
                         sender=self.identity,
                         ttl=self._ttl,
@@ -163,19 +178,19 @@ class Service:
                         lambda: self.config.interval,
                         self.metrics,
                     )
-                    self._term = Running(crew, discovery)
+                    self.term = Running(crew, discovery)
                     nursery.start_soon(term.watch)
                     nursery.start_soon(caller.watch_connection)
                     nursery.start_soon(crew.run, self.config.workers)
                     async with listening(
-                        self._bus,
+                        self.bus,
                         self.config.lifecycle_component,
                         lambda identity: crew.sight(identity, "event"),
                         self.metrics,
                     ):
                         await discovery.run()
         finally:
-            self._term = None
+            self.term = None
             self.metrics.paused.set(1)
             self.metrics.waiting(0)
             self.metrics.busy_workers.set(0)

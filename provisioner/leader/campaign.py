@@ -68,6 +68,11 @@ class Campaign:
             return "leader"
         return "standby" if self.bucket is not None else "unknown"
 
+    @property
+    def detail(self) -> str:
+        """The bucket, or why it can't be used."""
+        return self._said[0] if self.bucket is None else f"bucket {election.BUCKET}, {self.bucket.ttl:g} s"
+
     async def hold_terms(self, run_term: RunTerm) -> None:
         """Runs until cancelled; then gives up the lead, if it has it."""
         log.info("Starting leader election against '%s'", election.KEY)

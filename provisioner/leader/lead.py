@@ -16,6 +16,11 @@ class Lead(Protocol):
         """What to tell an operator: ``alone``, ``leader``, ``standby``, ``unknown``, ``sharing``."""
         ...
 
+    @property
+    def detail(self) -> str:
+        """What the role rests on: the bucket's state, why nothing is known; ``""`` when there is nothing to tell."""
+        ...
+
     async def hold_terms(self, run_term: RunTerm) -> None:
         """Runs until cancelled: calls ``run_term`` for each term won and ends that term when it is lost."""
         ...
@@ -25,6 +30,7 @@ class Unopposed:
     """No election: one term that lasts for ever."""
 
     role = "alone"
+    detail = ""
 
     async def hold_terms(self, run_term: RunTerm) -> None:
         """Runs the one term."""

@@ -1,0 +1,75 @@
+"""The daemon's outermost nursery: the bus, the service, signals and the service manager."""
+
+import logging
+from functools import partial
+
+import trio
+
+from provisioner import status
+from provisioner.bus.nats import Options, open_nats
+from provisioner.choria.settings import ChoriaSettings
+from provisioner.cli.logs import Logs
+from provisioner.cli.sdnotify import Notifier
+from provisioner.cli.signals import handle_signals
+from provisioner.config import Config
+from provisioner.connect import wire_for
+from provisioner.leader.campaign import Campaign
+from provisioner.metrics import Metrics, process_registry
+from provisioner.service import Service
+
+log = logging.getLogger(__name__)
+
+STATUS_EVERY = 5.0
+"""Seconds between looks at what systemd is told."""
+
+
+async def run_daemon(config: Config, settings: ChoriaSettings, logs: Logs, notifier: Notifier) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: something can't be used; found before anything is opened where that is possible.
+    """
+    wire = wire_for(config, settings)
+    metrics = Metrics(process_registry(), config.site)
+
+    async def resolve() -> list[str]:
+        return list(settings.hosts)
+
+    async with trio.open_nursery() as process:
+        service_scope = trio.CancelScope()
+
+        def stop() -> None:
+            log.info("Stopping")
+            notifier.stopping()
+            service_scope.cancel()
+
+        await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=logs.reopen))
+        with service_scope:
+            async with open_nats(resolve, Options(name=settings.identity)) as bus, trio.open_nursery() as nursery:
+                service = Service(
+                    config,
+                    identity=settings.identity,
+                    bus=bus,
+                    wire=wire,
+                    ttl=settings.ttl,
+                    metrics=metrics,
+                    lead=Campaign(bus, settings.identity, create_bucket=config.create_bucket)
+                    if config.leader_election
+                    else None,
+                )
+                await nursery.start(service.run)
+                notifier.ready()
+                nursery.start_soon(_tell, service, notifier)
+        process.cancel_scope.cancel()
+
+
+async def _tell(service: Service, notifier: Notifier) -> None:
+    """Keeps the service manager informed: that we live, how we are connected and in what role."""
+    told = ""
+    while True:
+        text = status.sentence(service)
+        if text != told:
+            notifier.status(text)
+            told = text
+        notifier.alive()
+        await trio.sleep(min(STATUS_EVERY, notifier.watchdog_interval or STATUS_EVERY))

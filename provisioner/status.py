@@ -1,0 +1,107 @@
+"""What a service says of itself: health, readiness and everything an operator asks about servers. Holds no secret."""
+
+from collections.abc import Mapping
+from time import time
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from provisioner import strictjson
+from provisioner.monitor import Request, Response, Route
+from provisioner.version import __version__
+
+if TYPE_CHECKING:
+    from provisioner.service import Service
+
+WAITING_SHOWN = 500
+"""Waiting servers listed; the count is of all."""
+
+UNREADY_AFTER = 15.0
+"""Seconds without a connection after which ``/readyz`` says no: a short reconnect alarms nobody."""
+
+
+def snapshot(service: "Service") -> dict[str, Any]:
+    """The state of a service as one JSON object: what ``/status`` shows, and ``choria-provisioner status``."""
+    now = trio.current_time()
+    term = service.term
+    history = service.history
+    work, waiting, counts = [], [], {"waiting": 0, "working": 0, "resting": 0}
+    if term is not None:
+        counts = term.crew.roster.counts()
+        work = [
+            {
+                "identity": one.identity,
+                "step": one.step,
+                "age": round(now - one.since, 3),
+                "step_age": round(now - one.step_since, 3) if one.step else 0.0,
+            }
+            for one in term.crew.at_work.values()
+        ]
+        for one in term.crew.roster.waiting_servers(now):
+            if len(waiting) == WAITING_SHOWN:
+                break
+            last = history.last(one.identity)
+            waiting.append(
+                {
+                    "identity": one.identity,
+                    "age": round(one.age, 3),
+                    "source": one.source,
+                    "last": last.outcome if last else "",
+                }
+            )
+    return {
+        "version": __version__,
+        "identity": service.identity,
+        "site": service.config.site,
+        "started_at": round(service.started_at, 3),
+        "now": round(time(), 3),
+        **condition(service),
+        "workers": service.config.workers,
+        "interval": service.config.interval,
+        "servers": counts,
+        "at_work": work,
+        "waiting": waiting,
+        "outcomes": dict(sorted(history.totals.items())),
+        "refused_sightings": service.metrics.refusals(),
+        "recent": [finished.as_dict() for finished in history.recent],
+    }
+
+
+def condition(service: "Service") -> dict[str, Any]:
+    """Connected or not, acting or not, and why: the words that log, page and systemd share."""
+    return {
+        "connected": service.bus.connected,
+        "broker": service.bus.url,
+        "connection_error": "" if service.bus.connected else service.bus.last_error,
+        "role": service.lead.role,
+        "leader": service.term is not None,
+        "paused": service.term is None,
+        "election": service.lead.detail,
+    }
+
+
+def sentence(service: "Service") -> str:
+    """The same in one line, for systemd."""
+    link = f"connected to {service.bus.url}" if service.bus.connected else f"not connected: {service.bus.last_error}"
+    counts = service.term.crew.roster.counts() if service.term is not None else None
+    servers = f", {counts['waiting']} waiting, {counts['working']} at work" if counts else ", paused"
+    return f"{service.lead.role}, {link}{servers}"
+
+
+def routes(service: "Service", *, loopback_only: bool) -> Mapping[str, Route]:
+    """The pages ``/healthz``, ``/readyz`` and ``/status``."""
+
+    def ready(_: Request) -> Response:
+        unready = service.disconnected_for() > UNREADY_AFTER
+        body = {"ready": not unready, **condition(service)}
+        return _json(body, status=503 if unready else 200)
+
+    return {
+        "/healthz": Route(lambda _: Response(b"ok\n")),
+        "/readyz": Route(ready),
+        "/status": Route(lambda _: _json(snapshot(service)), loopback_only=loopback_only),
+    }
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(strictjson.dumps(value).encode() + b"\n", "application/json", status=status)
