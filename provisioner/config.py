@@ -189,6 +189,8 @@ def _check_rules(reading: Reading, file: str, not_built: Collection[str]) -> Non
 
 
 def _file_problem(kind: str, name: str) -> str:
+    if kind == "program" and "/" not in name:
+        return "" if shutil.which(name) else "no such program is in PATH"
     try:
         return _FILE_CHECKS[kind](Path(name))
     except OSError as error:
@@ -196,8 +198,6 @@ def _file_problem(kind: str, name: str) -> str:
 
 
 def _program(path: Path) -> str:
-    if path.name == str(path):
-        return "" if shutil.which(path.name) else "no such program is in PATH"
     return _regular(path) or ("" if os.access(path, os.X_OK) else "it is not executable (chmod +x)")
 
 

@@ -77,7 +77,10 @@ def load(text: str) -> Tree:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         # The library quotes names and characters of the file; a password may be among them.
-        problem = _QUOTED.sub(_veiled, error.problem or "it can't be read")
+        problem = error.problem or "it can't be read"
+        if problem.startswith("but "):
+            problem = f"{error.context}, {problem}"
+        problem = _QUOTED.sub(_veiled, problem)
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise NotYAML(line + problem) from None
     except yaml.YAMLError:

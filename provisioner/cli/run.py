@@ -1,7 +1,21 @@
 """``choria-provisioner run``: the daemon."""
 
 import argparse
+import logging
+from functools import partial
 from pathlib import Path
+
+import trio
+
+from provisioner.choria.settings import ChoriaSettings
+from provisioner.cli.choria_files import load_choria_settings
+from provisioner.cli.logs import Logs
+from provisioner.cli.pidfile import pid_file
+from provisioner.cli.sdnotify import Notifier
+from provisioner.config import Config, load_config
+from provisioner.errors import EXIT_OK
+
+log = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -11,12 +25,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--choria-config",
         type=Path,
         metavar="FILE",
-        help="the Choria client configuration (default: ~/.choriarc, ~/.mcollective, /etc/choria/client.conf, "
-        "/usr/local/etc/choria/client.conf, the first that exists)",
+        help="the Choria client configuration (default: the first that exists of ~/.choriarc, ~/.mcollective, "
+        "/etc/choria/client.conf, /usr/local/etc/choria/client.conf, /etc/puppetlabs/mcollective/client.cfg)",
     )
     parser.add_argument("--pid", type=Path, metavar="FILE", help="write the process id there; removed at the end")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs until told to stop."""
+    """Runs until told to stop.
+
+    Raises:
+        ConfigError: a file can't be used. The YAML is checked whole before choria.cfg is looked at, and both before
+            anything is opened or written.
+    """
+    config = load_config(arguments.config)
+    settings = load_choria_settings(arguments.choria_config)
+    logs = Logs(
+        "provisioner",
+        "debug" if arguments.debug else config.loglevel,
+        config.logfile,
+        secrets=[config.token, config.broker_provisioning_password, settings.nats_pass],
+        config_file=str(config.path),
+    )
+    with logs, pid_file(arguments.pid):
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        trio.run(partial(_daemon, config, settings, logs, Notifier.from_environment()))
+    return EXIT_OK
+
+
+async def _daemon(config: Config, settings: ChoriaSettings, logs: Logs, notifier: Notifier) -> None:
     raise NotImplementedError
