@@ -100,8 +100,9 @@ class DenyList:
                 continue
             try:
                 self._patterns.append((pattern, re2.compile(stripped, options)))
-            except (re2.error, UnicodeError) as error:
-                faults.append(Fault(file, key, f"not a pattern of RE2 syntax: {_words(error)}", found=pattern))
+            except re2.error as error:
+                words = error.args[0].decode(errors="replace")
+                faults.append(Fault(file, key, f"not a pattern of RE2 syntax: {words}", found=pattern))
         if faults:
             raise ConfigError(faults)
 
@@ -184,7 +185,9 @@ def _key(request: x509.CertificateSigningRequest) -> str:
 def _check_signature(request: x509.CertificateSigningRequest) -> None:
     digest = request.signature_hash_algorithm
     if digest is not None and not isinstance(digest, _HASHES):
-        raise TrustError("csr_bad_signature", f"the request is signed with {digest.name}; allowed is SHA-2")
+        raise TrustError(
+            "csr_bad_signature", f"the request is signed with {digest.name}; allowed are SHA-256, SHA-384 and SHA-512"
+        )
     if not request.is_signature_valid:
         raise TrustError("csr_bad_signature", "the request is not signed by the key that is in it")
 
@@ -197,6 +200,10 @@ def _check_subject(request: x509.CertificateSigningRequest, identity: str, deny:
     others = sorted({part.oid.dotted_string for part in subject if part.oid not in _SUBJECT})
     if others:
         raise TrustError("csr_wrong_name", f"the request's subject has a part that is not allowed: {', '.join(others)}")
+    for value in (str(part.value) for part in subject):
+        # "/O=x/CN=root": whoever reads a subject as one line of text must not find a second name in it.
+        if "=" in value or not value.isprintable() or len(value) > MAX_NAME:
+            raise TrustError("csr_wrong_name", f"the request's subject has {shown(value)}, which is no plain name")
     names = [part.value for part in subject if part.oid == NameOID.COMMON_NAME]
     if len(names) != 1:
         raise TrustError("csr_wrong_name", f"the request has {len(names)} common names: exactly one is allowed")
@@ -276,9 +283,3 @@ def _check_same_key(request: x509.CertificateSigningRequest, public_key: str) ->
 
 def _oid(oid: ObjectIdentifier) -> str:
     return f"{oid._name} ({oid.dotted_string})"  # noqa: SLF001  # the library has no public word for it
-
-
-def _words(error: Exception) -> str:
-    """RE2 gives its message as bytes."""
-    text = error.args[0]
-    return text.decode(errors="replace") if isinstance(text, bytes) else str(error)
