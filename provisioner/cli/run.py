@@ -7,12 +7,12 @@ from pathlib import Path
 
 import trio
 
-from provisioner.choria.settings import ChoriaSettings
 from provisioner.cli.choria_files import load_choria_settings
+from provisioner.cli.daemon import run_daemon
 from provisioner.cli.logs import Logs
 from provisioner.cli.pidfile import pid_file
 from provisioner.cli.sdnotify import Notifier
-from provisioner.config import Config, load_config
+from provisioner.config import load_config
 from provisioner.errors import EXIT_OK
 
 log = logging.getLogger(__name__)
@@ -50,9 +50,5 @@ def main(arguments: argparse.Namespace) -> int:
     with logs, pid_file(arguments.pid):
         for warning in config.warnings:
             log.warning("%s", warning)
-        trio.run(partial(_daemon, config, settings, logs, Notifier.from_environment()))
+        trio.run(partial(run_daemon, config, settings, logs, Notifier.from_environment()))
     return EXIT_OK
-
-
-async def _daemon(config: Config, settings: ChoriaSettings, logs: Logs, notifier: Notifier) -> None:
-    raise NotImplementedError

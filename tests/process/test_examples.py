@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from provisioner.command import split_command
 from provisioner.errors import HelperBadReply
-from provisioner.helper.contract import HelperReply, ServerPermissions, decode_reply, encode_input, split_command
+from provisioner.helper.contract import HelperReply, ServerPermissions, decode_reply, encode_input
 from provisioner.helper.process import check_command, run_helper
 
 ROOT = Path(__file__).parents[2]
