@@ -217,7 +217,9 @@ class Metrics:
 
     def refusals(self) -> dict[str, int]:
         """Sightings turned away so far, by reason."""
-        return {word: int(self._refused.labels(self.site, word)._value.get()) for word in REFUSALS}
+        name = f"{_PREFIX}refused_sightings_total"
+        values = {word: self.registry.get_sample_value(name, {"site": self.site, "reason": word}) for word in REFUSALS}
+        return {word: int(value or 0) for word, value in values.items()}
 
 
 def process_registry() -> CollectorRegistry:

@@ -25,7 +25,9 @@ def snapshot(service: "Service") -> dict[str, Any]:
     now = trio.current_time()
     term = service.term
     history = service.history
-    work, waiting, counts = [], [], {"waiting": 0, "working": 0, "resting": 0}
+    work: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
+    counts = {"waiting": 0, "working": 0, "resting": 0}
     if term is not None:
         counts = term.crew.roster.counts()
         work = [

@@ -87,7 +87,7 @@ async def test_patterns(world: World, pattern: str, subject: str, hears: bool) -
 
 async def test_each_subscription_hears_and_a_queue_group_shares(world: World) -> None:
     heard = [Heard() for _ in range(5)]
-    async with world.connect() as one, world.connect() as two:  # noqa: SIM117 - it reads better so
+    async with world.connect() as one, world.connect() as two:
         async with (
             one.subscribe("q", heard[0]),
             one.subscribe("q", heard[1], queue="g"),
@@ -107,7 +107,7 @@ async def test_each_subscription_hears_and_a_queue_group_shares(world: World) ->
 
 async def test_order_is_kept_across_subscriptions(world: World) -> None:
     heard = Heard()
-    async with world.connect() as ours, world.connect() as theirs:  # noqa: SIM117 - it reads better so
+    async with world.connect() as ours, world.connect() as theirs:
         async with ours.subscribe("a", heard), ours.subscribe("b", heard):
             for number in range(500):
                 theirs.publish("a" if number % 3 else "b", b"%d" % number)
@@ -158,7 +158,7 @@ def _answer(bus: Bus, message: Message) -> None:
 
 
 async def test_request_and_reply(world: World) -> None:
-    async with world.connect() as ours, world.connect() as theirs:  # noqa: SIM117 - it reads better so
+    async with world.connect() as ours, world.connect() as theirs:
         async with theirs.subscribe("ask", partial(_answer, theirs)):
             reply = await ours.request("ask", b"hello", timeout=20, headers={"K": "v"})
             assert (reply.data, dict(reply.headers)) == (b"HELLO", {"By": "us"})
@@ -365,7 +365,7 @@ async def test_of_two_subjects_in_different_case_only_the_refused_one_fails(worl
 
 async def test_an_outage(world: World) -> None:
     heard, lost = Heard(), Heard()
-    async with world.connect() as ours, world.connect() as theirs, theirs.subscribe("hold", lost):  # noqa: SIM117 - it reads better so
+    async with world.connect() as ours, world.connect() as theirs, theirs.subscribe("hold", lost):
         async with ours.subscribe("a.>", heard):
             assert (ours.connected, ours.epoch) == (True, 1)
 
@@ -379,7 +379,7 @@ async def test_an_outage(world: World) -> None:
                 await lost.count(1)
                 await world.cut()
             with trio.fail_after(20):
-                while ours.connected or theirs.connected:  # noqa: ASYNC110 - the bus has no event for it
+                while ours.connected or theirs.connected:
                     await trio.sleep(0.01)
             assert ours.last_error
             with pytest.raises(ConnectionLost):

@@ -86,7 +86,7 @@ async def test_ends_when_this_process_is_killed(tmp_path: Path) -> None:
         os.kill(pid, 0)
         process.kill()
     with trio.fail_after(30):
-        while _runs(pid):  # noqa: ASYNC110 - somebody else's child sends no event
+        while _runs(pid):
             await trio.sleep(0.02)
 
 
