@@ -19,16 +19,10 @@ from provisioner.strictyaml import MAX_CHARACTERS, NotYAML, load
 
 NOT_BUILT: frozenset[str] = frozenset(
     {
-        "leader_election",
-        "features.pki",
-        "features.ed25519",
-        "features.upgrades",
         "sharing",
         "helper_mode=stream",
         "audit_log",
         "record_inputs",
-        "helper_input_extra",
-        "create_bucket",
     }
 )
 """Keys, or a key and its value, that this version declares and can't do yet: using one stops start-up."""
