@@ -266,8 +266,7 @@ def _read_rest(stream: trio.lowlevel.FdStream, sink: _Answer | _Tail) -> None:
     with suppress(BlockingIOError):
         while taken <= MAX_STDOUT and (chunk := os.read(stream.fileno(), _CHUNK)):
             taken += len(chunk)
-            if not sink.add(chunk):
-                return
+            sink.add(chunk)
 
 
 async def run_helper(argv: Sequence[str], payload: bytes, *, identity: str = "", limit: float = LIMIT) -> HelperRun:
@@ -312,7 +311,6 @@ async def run_helper(argv: Sequence[str], payload: bytes, *, identity: str = "",
                         pipes.start_soon(_read, _fd_stream(child.process.stderr), tail, child)
                 # The direct child has exited and is reaped.
                 pipes.cancel_scope.cancel()
-        child.kill()
         if child.process is not None:
             _read_rest(_fd_stream(child.process.stdout), answer)
             _read_rest(_fd_stream(child.process.stderr), tail)

@@ -185,6 +185,14 @@ async def test_one_who_left_the_group_and_floods_does_not_hold_the_worker(script
     assert decode_reply(run.stdout) == REPLY
 
 
+async def test_what_is_read_after_the_exit_is_bounded() -> None:
+    stream = trio.lowlevel.FdStream(os.open("/dev/zero", os.O_RDONLY))
+    tail = process._Tail()
+    process._read_rest(stream, tail)
+    assert len(tail.data) == process.STDERR_TAIL
+    stream.close()
+
+
 @pytest.mark.slow
 async def test_the_limit_is_ten_seconds(script: Script) -> None:
     begin = trio.current_time()
@@ -496,7 +504,7 @@ async def test_waiting_for_a_thread_to_start_in_counts(script: Script) -> None:
 
 
 async def test_too_few_descriptors(script: Script) -> None:
-    argv = script(ANSWER)
+    argv = script("cat")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1
     free = highest - descriptors()
@@ -506,7 +514,7 @@ async def test_too_few_descriptors(script: Script) -> None:
         for n in range(20):
             resource.setrlimit(resource.RLIMIT_NOFILE, (highest + n, hard))
             try:
-                run = await run_helper(argv, b"", limit=LONG)
+                run = await run_helper(argv, b'{"configuration":{"a":"b"}}', limit=LONG)
             except HelperNotStarted as error:
                 seen.add("refused")
                 assert "Too many open files" in str(error)  # noqa: PT017
