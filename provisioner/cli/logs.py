@@ -108,6 +108,11 @@ class _Quiet(logging.StreamHandler[IO[str]]):
 
     told = False
 
+    def format(self, record: logging.LogRecord) -> str:
+        # A terminal or pipe that takes ASCII only gets escapes for the rest.
+        encoding = getattr(self.stream, "encoding", None) or "utf-8"
+        return super().format(record).encode(encoding, "backslashreplace").decode(encoding)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802, ARG002 - the library's name
         if self.told:
             return
@@ -141,7 +146,8 @@ class _File(_Quiet):
 
     def close(self) -> None:
         super().close()
-        self.stream.close()
+        with suppress(OSError):  # what a full disk didn't take is still in its buffer
+            self.stream.close()
 
 
 class _Masked(logging.Formatter):
@@ -161,7 +167,8 @@ class _Text(_Masked):
     def format(self, record: logging.LogRecord) -> str:
         message = self._clean(record.getMessage())
         fields = (f" {k}={escaped(str(v))}" for k, v in _fields(record) if str(v) not in message)
-        line = f"{_time(record)} {_level(record).upper()[:5]:<5} {escaped(message)}{self._clean(''.join(fields))}"
+        level = _level(record).removesuffix("ing").upper()
+        line = f"{_time(record)} {level:<5} {escaped(message)}{self._clean(''.join(fields))}"
         if record.exc_info:
             trace = self._clean(self.formatException(record.exc_info))
             line += "".join(f"\n    {escaped(part)}" for part in trace.splitlines())
