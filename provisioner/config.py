@@ -19,7 +19,6 @@ from provisioner.strictyaml import MAX_CHARACTERS, NotYAML, load
 
 NOT_BUILT: frozenset[str] = frozenset(
     {
-        "sharing",
         "helper_mode=stream",
         "audit_log",
         "record_inputs",

@@ -22,13 +22,14 @@ from collections.abc import Mapping
 from time import time
 
 import trio
-from attrs import frozen
+from attrs import evolve, fields_dict, frozen
 from prometheus_client import CollectorRegistry
 
 from provisioner import monitor, status
 from provisioner.bus.interface import Bus
 from provisioner.choria.wire import Wire
 from provisioner.config import Config
+from provisioner.config_keys import KEYS
 from provisioner.cycle.means import load_means
 from provisioner.cycle.steps import RunHelper
 from provisioner.fleet.crew import Crew, OnEnd
@@ -43,6 +44,10 @@ from provisioner.notice.lifecycle import announce, listening
 from provisioner.rpc import open_caller
 
 log = logging.getLogger(__name__)
+
+
+UNCHANGEABLE = frozenset(key.name for key in KEYS if not key.reload and key.name in fields_dict(Config))
+"""Keys of the YAML that a running service keeps as they were at its start."""
 
 
 @frozen
@@ -118,7 +123,7 @@ class Service:
             service.start_soon(self._watch_connection)
             service.start_soon(self._announce)
             task_status.started(self)
-            await self.lead.hold_terms(self._run_term)
+            await self.lead.hold_terms(self._run_term, self.look_now)
 
     def look_now(self) -> None:
         """Starts a discovery now, if this instance may act."""
@@ -131,6 +136,28 @@ class Service:
         if self.bus.connected:
             self._last_connected = now
         return now - self._last_connected
+
+    def reload(self, config: Config) -> list[str]:
+        """Takes a new configuration: whole, or not at all. Running cycles finish under the old one.
+
+        Returns:
+            The keys that differ and can't change while running; they keep their old values.
+
+        Raises:
+            ConfigError: it can't be used; nothing has changed.
+        """
+        fixed = {
+            name: getattr(self.config, name)
+            for name in UNCHANGEABLE
+            if getattr(config, name) != getattr(self.config, name)
+        }
+        config = evolve(config, **fixed)
+        self._means = load_means(config, self._run_helper, self.metrics)
+        self.config = config
+        if self.term is not None:
+            self.term.crew.roster.interval = config.interval
+        self.look_now()
+        return sorted(fixed)
 
     async def _serve_pages(self, *, task_status: trio.TaskStatus[int]) -> None:
         routes = {
@@ -170,7 +197,16 @@ class Service:
                     trio.open_nursery() as nursery,
                 ):
                     roster = Roster(self.config.interval)
-                    crew = Crew(roster, self.history, caller, term, self.metrics, lambda: self._means, self._on_end)
+                    crew = Crew(
+                        roster,
+                        self.history,
+                        caller,
+                        term,
+                        self.metrics,
+                        lambda: self._means,
+                        self._on_end,
+                        self.lead.mine,
+                    )
                     discovery = Discovery(
                         caller,
                         lambda: roster.begin_discovery(trio.current_time()),

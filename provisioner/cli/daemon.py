@@ -6,14 +6,18 @@ from functools import partial
 import trio
 
 from provisioner import status
+from provisioner.bus.interface import Bus
 from provisioner.bus.nats import Options, open_nats
 from provisioner.choria.settings import ChoriaSettings
 from provisioner.cli.logs import Logs
 from provisioner.cli.sdnotify import Notifier
 from provisioner.cli.signals import handle_signals
-from provisioner.config import Config
+from provisioner.config import Config, load_config
 from provisioner.connect import wire_for
+from provisioner.errors import ConfigError
 from provisioner.leader.campaign import Campaign
+from provisioner.leader.lead import Lead, Unopposed
+from provisioner.leader.sharing import Sharing
 from provisioner.metrics import Metrics, process_registry
 from provisioner.service import Service
 
@@ -43,7 +47,13 @@ async def run_daemon(config: Config, settings: ChoriaSettings, logs: Logs, notif
             notifier.stopping()
             service_scope.cancel()
 
-        await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=logs.reopen))
+        def hangup() -> None:
+            logs.reopen()
+            if running:
+                _reload(running[0], logs, notifier)
+
+        running: list[Service] = []
+        await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=hangup))
         with service_scope:
             async with open_nats(resolve, Options(name=settings.identity)) as bus, trio.open_nursery() as nursery:
                 service = Service(
@@ -53,14 +63,40 @@ async def run_daemon(config: Config, settings: ChoriaSettings, logs: Logs, notif
                     wire=wire,
                     ttl=settings.ttl,
                     metrics=metrics,
-                    lead=Campaign(bus, settings.identity, create_bucket=config.create_bucket)
-                    if config.leader_election
-                    else None,
+                    lead=_lead(config, bus, settings.identity, metrics),
                 )
                 await nursery.start(service.run)
+                running.append(service)
                 notifier.ready()
                 nursery.start_soon(_tell, service, notifier)
         process.cancel_scope.cancel()
+
+
+def _lead(config: Config, bus: Bus, identity: str, metrics: Metrics) -> Lead:
+    if config.leader_election:
+        return Campaign(bus, identity, create_bucket=config.create_bucket)
+    if config.sharing:
+        return Sharing(bus, identity, metrics)
+    return Unopposed()
+
+
+def _reload(service: Service, logs: Logs, notifier: Notifier) -> None:
+    """Takes the configuration file anew, whole or not at all."""
+    notifier.reloading()
+    try:
+        config = load_config(service.config.path)
+        kept = service.reload(config)
+    except ConfigError as error:
+        for fault in error.faults:
+            log.error("The configuration is not reloaded, the old one stays: %s", fault)  # noqa: TRY400
+    else:
+        logs.set_level(config.loglevel)
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        for key in kept:
+            log.warning("%s was changed, which needs a restart; the old value stays", key)
+        log.info("Configuration reloaded from %s", config.path)
+    notifier.ready()
 
 
 async def _tell(service: Service, notifier: Notifier) -> None:

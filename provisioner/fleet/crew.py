@@ -77,6 +77,7 @@ class Crew:
         metrics: what is counted.
         means: gives what the next cycle works with; running cycles keep theirs when it changes.
         on_end: told of each finished cycle.
+        mine: whether a server is this instance's to provision.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Crew:
         metrics: Metrics,
         means: Callable[[], Means],
         on_end: OnEnd = lambda ended: None,
+        mine: Callable[[str], bool] = lambda identity: True,
     ) -> None:
         self.roster = roster
         self.at_work: dict[str, AtWork] = {}
@@ -97,10 +99,13 @@ class Crew:
         self._metrics = metrics
         self._means = means
         self._on_end = on_end
+        self._mine = mine
         self._news = trio.Event()
 
     def sight(self, identity: str, source: Source) -> Admission:
         """Somebody saw this server in provisioning mode. Never blocks; whatever the identity is."""
+        if not self._mine(identity):
+            return Admission.NOT_OURS
         admission = self.roster.admit(identity, source, trio.current_time())
         if admission is Admission.ADMITTED:
             log.info(_ADDED[source], identity, extra={"identity": identity})
@@ -132,6 +137,10 @@ class Crew:
 
     async def _work(self, receive: trio.MemoryReceiveChannel[str]) -> None:
         async for identity in receive:
+            if not self._mine(identity):
+                self.roster.drop(identity)
+                self._metrics.waiting(self.roster.waiting)
+                continue
             started, started_at = trio.current_time(), time()
             waited = self.roster.begin(identity, started)
             self._metrics.waiting(self.roster.waiting)

@@ -37,6 +37,7 @@ class Admission(Enum):
     REFRESHED = "refreshed"
     DUPLICATE = "duplicate"
     RESTING = "resting"
+    NOT_OURS = "not_ours"
     BAD_IDENTITY = "bad_identity"
     ROSTER_FULL = "roster_full"
 
@@ -133,6 +134,11 @@ class Roster:
         record.state, record.since = "working", now
         self.working += 1
         return None
+
+    def drop(self, identity: str) -> None:
+        """A worker does not take the server after all: it became another instance's."""
+        self.waiting -= 1
+        del self._known[identity]
 
     def finish(
         self, identity: str, now: float, *, rest: float = 0.0, failed: bool = False, locked: bool = False

@@ -73,7 +73,11 @@ class Campaign:
         """The bucket, or why it can't be used."""
         return self._said[0] if self.bucket is None else f"bucket {election.BUCKET}, {self.bucket.ttl:g} s"
 
-    async def hold_terms(self, run_term: RunTerm) -> None:
+    def mine(self, identity: str) -> bool:  # noqa: ARG002 - the seam's signature
+        """A leader has all servers."""
+        return True
+
+    async def hold_terms(self, run_term: RunTerm, look_again: Callable[[], object]) -> None:  # noqa: ARG002
         """Runs until cancelled; then gives up the lead, if it has it."""
         log.info("Starting leader election against '%s'", election.KEY)
         async with self._bus.subscribe(election.HANDOVER, self._on_handover):

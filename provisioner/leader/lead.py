@@ -21,8 +21,17 @@ class Lead(Protocol):
         """What the role rests on: the bucket's state, why nothing is known; ``""`` when there is nothing to tell."""
         ...
 
-    async def hold_terms(self, run_term: RunTerm) -> None:
-        """Runs until cancelled: calls ``run_term`` for each term won and ends that term when it is lost."""
+    def mine(self, identity: str) -> bool:
+        """Whether this instance may provision the server; others may be another instance's share."""
+        ...
+
+    async def hold_terms(self, run_term: RunTerm, look_again: Callable[[], object]) -> None:
+        """Runs until cancelled: calls ``run_term`` for each term won and ends that term when it is lost.
+
+        Args:
+            run_term: runs one term.
+            look_again: called when servers became ours that were not before.
+        """
         ...
 
 
@@ -32,6 +41,10 @@ class Unopposed:
     role = "alone"
     detail = ""
 
-    async def hold_terms(self, run_term: RunTerm) -> None:
+    def mine(self, identity: str) -> bool:  # noqa: ARG002 - the seam's signature
+        """All are."""
+        return True
+
+    async def hold_terms(self, run_term: RunTerm, look_again: Callable[[], object]) -> None:  # noqa: ARG002
         """Runs the one term."""
         await run_term(Term())

@@ -95,7 +95,7 @@ class Candidate:
 
     async def run(self) -> None:
         with self.scope:
-            await self.campaign.hold_terms(self.run_term)
+            await self.campaign.hold_terms(self.run_term, lambda: None)
 
     async def leads(self, terms: int = 1) -> float:
         """Waits for the beginning of its ``terms``-th term."""

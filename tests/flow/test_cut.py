@@ -63,7 +63,10 @@ class Terms:
         self.term: Term | None = None
         self.won = 0
 
-    async def hold_terms(self, run_term: RunTerm) -> None:
+    def mine(self, identity: str) -> bool:
+        return True
+
+    async def hold_terms(self, run_term: RunTerm, look_again: Callable[[], object]) -> None:
         while True:
             self.won += 1
             self.term = Term()
@@ -151,7 +154,7 @@ async def test_a_stopped_process_wakes_up_after_its_term(serve: Serve, broker: M
     boot = 0.0
 
     class Expiring(Terms):
-        async def hold_terms(self, run_term: RunTerm) -> None:
+        async def hold_terms(self, run_term: RunTerm, look_again: Callable[[], object]) -> None:
             self.term = Term(ends=1000.0, clock=lambda: boot)
             await run_term(self.term)
             await trio.sleep_forever()
