@@ -200,6 +200,10 @@ class Fleet:
     # --- coming and going ---------------------------------------------------------------------------------------------
 
     def _leave(self, server: Server, leave: Leave) -> None:
+        if not server.present:
+            return  # it died meanwhile
+        if leave.farewell:
+            self._tell(server, Tell("shutdown"))
         server.present = False
         if leave.returns is None:
             self.gone += 1

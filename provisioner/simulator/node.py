@@ -58,6 +58,11 @@ class Node:
         self.version = self.version or self.site.version
         self.files.setdefault(CONFIG, f"{PROVISION_KEY} = {int(self.provisioning)}\n")
 
+    @property
+    def exchange_public(self) -> str:
+        """Its public key of the latest ``jwt`` call, 64 hex digits; ``""`` before any."""
+        return self._exchange.public if self._exchange else ""
+
     def start(self) -> bool:
         """Starts its process anew, with the files there are. Returns whether it is in provisioning mode now."""
         self._holder, self._held_until, self._exchange, self._restarting = "", 0.0, None, False
@@ -179,7 +184,7 @@ class Node:
         """6.9."""
         delay = self.random.randrange(10)
         message = f"Shutting Choria Server down after {go_duration(delay)}"
-        return [{"message": message}, Tell("shutdown"), Leave(delay)]
+        return [{"message": message}, Leave(delay, farewell=True)]
 
     def reprovision(self, inputs: dict[str, Any]) -> list[Any]:  # noqa: ARG002 - one form for all
         """6.7: back into provisioning mode."""
@@ -200,7 +205,7 @@ class Node:
             self.version = wanted
         message = f"Restarting Choria Server after {go_duration(self.site.restart_seconds)}"
         leave = Leave(self.site.restart_seconds, self.site.return_seconds)
-        return [{"message": message}, Tell("upgraded", wanted), leave]
+        return [{"message": message}, Tell("upgraded", wanted), Tell("shutdown"), leave]
 
     # --- rpcutil ------------------------------------------------------------------------------------------------------
 

@@ -78,10 +78,17 @@ class Tell:
 
 @frozen
 class Leave:
-    """The server goes away in so many seconds; ``returns`` is how many after that it starts again, None for never."""
+    """The server goes away in ``after`` seconds.
+
+    Attributes:
+        after: seconds.
+        returns: seconds from going away until it starts again; None for never.
+        farewell: whether it publishes a shutdown event as it goes.
+    """
 
     after: float
     returns: float | None = None
+    farewell: bool = False
 
 
 Step = Tell | Leave
