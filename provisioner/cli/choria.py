@@ -14,6 +14,18 @@ PROGRAM = Program(
             "provision servers until told to stop",
             "choria-provisioner run --config /etc/choria-provisioner/choria-provisioner.yaml",
         ),
+        Command(
+            "demo",
+            "provisioner.cli.demo",
+            "show it at work on an embedded NATS server and a simulated fleet",
+            "choria-provisioner demo --servers 50",
+        ),
+        Command(
+            "simulate",
+            "provisioner.cli.simulate",
+            "connect a simulated fleet to a broker, to try a helper or a set-up",
+            "choria-provisioner simulate --servers 300 --fault silent=5 --fault slow:configure=3",
+        ),
     ),
     default="run",
 )

@@ -80,7 +80,7 @@ def decode(data: bytes) -> SignOfLife:
         raise BadReply("a sign of life without started and leaving")
     if problem := identity_problem(identity):
         raise BadReply(f"a sign of life of an impossible identity: {problem}")
-    return SignOfLife(identity, instance, float(started), leaving)
+    return SignOfLife(identity, instance, float(started or 0), leaving)
 
 
 class Members:

@@ -1,20 +1,19 @@
 """``choria-provisioner simulate``: a fleet of simulated servers on a broker, for trying a helper or a set-up."""
 
 import argparse
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import trio
 
 from provisioner.bus.nats import Options, open_nats
-from provisioner.errors import EXIT_OK, EXIT_REFUSED
-from provisioner.simulator.faults import Fault, Kind, parse_fault
+from provisioner.errors import EXIT_OK, ConfigError, Fault
+from provisioner.simulator.faults import Fault as ServerFault
+from provisioner.simulator.faults import Kind, parse_fault
 from provisioner.simulator.fleet import MadeFleet, make_servers, open_fleet, summary
 
 
-def _faults(text: str) -> tuple[Fault, int]:
+def _faults(text: str) -> tuple[ServerFault, int]:
     name, _, number = text.partition("=")
     try:
         fault = parse_fault(name)
@@ -31,42 +30,39 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The flags."""
-    made = argparse.ArgumentParser(
-        prog="choria-provisioner simulate",
-        description="Connects simulated Choria Servers in provisioning mode to a broker without TLS, announces them, "
-        "and says what became of them once all are gone or it is interrupted.",
-        epilog=f"Faults: {', '.join(Kind)}. `slow:configure=3` is three servers that are slow when configured.",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    parser.description = (
+        "Connects simulated Choria Servers in provisioning mode to a broker without TLS, announces them, and says what "
+        f"became of them once all are gone or it is interrupted. Faults: {', '.join(Kind)}. "
+        "`slow:configure=3` is three servers that are slow when configured."
     )
-    made.add_argument("--servers", type=_number, default=50, metavar="N", help="how many (default 50)")
-    made.add_argument("--version", type=int, choices=(1, 2), default=1, help="protocol version (default 1)")
-    made.add_argument("--servers-url", default="nats://127.0.0.1:4222", metavar="URL", help="the broker")
-    made.add_argument("--token", default="s3cret", help="their provisioning token, no secret here (default s3cret)")
-    made.add_argument("--domain", default="example.net", help="end of their names (default example.net)")
-    made.add_argument(
+    parser.add_argument("--servers", type=_number, default=50, metavar="N", help="how many (default 50)")
+    parser.add_argument("--protocol", type=int, choices=(1, 2), default=1, help="protocol version (default 1)")
+    parser.add_argument("--servers-url", default="nats://127.0.0.1:4222", metavar="URL", help="the broker")
+    parser.add_argument("--token", default="s3cret", help="their provisioning token, no secret here (default s3cret)")
+    parser.add_argument("--domain", default="example.net", help="end of their names (default example.net)")
+    parser.add_argument(
         "--fault", type=_faults, action="append", default=[], metavar="NAME[:ACTION]=N", help="N servers with a fault"
     )
-    made.add_argument(
+    parser.add_argument(
         "--verification-key", type=Path, metavar="FILE", help="where to write the public key for jwt_verify_cert"
     )
-    made.add_argument("--no-events", action="store_true", help="don't announce them: discovery has to find them")
-    return made
+    parser.add_argument("--no-events", action="store_true", help="don't announce them: discovery has to find them")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(flags: argparse.Namespace) -> int:
     """Runs the command.
 
-    Args:
-        argv: the flags, without the program's name.
-
     Returns:
-        0 when it ended as asked, 2 when the key file can't be written. Bad flags end in ``SystemExit(2)``.
+        0 when it ended as asked.
+
+    Raises:
+        ConfigError: the key file can't be written.
     """
-    flags = parser().parse_args(argv)
     made = make_servers(
         flags.servers,
-        version=flags.version,
+        version=flags.protocol,
         token=flags.token,
         now=time.time(),
         faults=flags.fault,
@@ -76,8 +72,8 @@ def main(argv: Sequence[str]) -> int:
         try:
             flags.verification_key.write_text(made.issuer.verification_text)
         except OSError as error:
-            print(f"{flags.verification_key}: can't be written: {error.strerror}", file=sys.stderr)
-            return EXIT_REFUSED
+            file = str(flags.verification_key)
+            raise ConfigError([Fault(file, "--verification-key", f"can't be written: {error.strerror}")]) from None
     try:
         trio.run(_simulate, made, flags.servers_url, not flags.no_events)
     except* KeyboardInterrupt:
