@@ -86,6 +86,24 @@ class RevisionConflict(BusError):
     """A compare-and-set on a key found another revision than the one expected."""
 
 
+class StoreError(BusError):
+    """JetStream refused a request. ``code`` is its ``err_code``, the message its own words, bounded."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class BucketMissing(StoreError):
+    """There is no such bucket (now): it was never made, or deleted."""
+
+
+class Stale(BusError):
+    """What is known of a bucket may be old, and could not be brought up to date in time. Says why."""
+
+    reason = "no_reply"
+
+
 class BadReply(BusError):
     """An answer came and can't be used: undecodable, of the wrong type, or a field is missing."""
 

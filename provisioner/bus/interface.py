@@ -107,3 +107,7 @@ class Bus(Protocol):
     async def wait_epoch_change(self, epoch: int) -> int:
         """Returns the new epoch as soon as it differs from ``epoch``: subscriptions may have missed messages."""
         ...
+
+    def new_inbox(self) -> str:
+        """A subject that nobody else uses, below the prefix that this connection may subscribe to."""
+        ...

@@ -60,7 +60,9 @@ def duplicating(pattern: str, *, times: int | None = None) -> Fault:
 
 
 @define(eq=False)
-class _Subscription:
+class Subscription:
+    """One subscription of one connection."""
+
     bus: "MemoryBus"
     pattern: str
     queue: str
@@ -80,7 +82,7 @@ class MemoryBroker:
         self.max_payload = max_payload
         self.faults: list[Fault] = []
         self._buses: list[MemoryBus] = []
-        self._subscriptions: list[_Subscription] = []
+        self._subscriptions: list[Subscription] = []
         self._turns: dict[tuple[str, str], int] = {}
         self._actions: deque[Callable[[], None]] = deque()
 
@@ -99,6 +101,17 @@ class MemoryBroker:
         """Brings back all that are cut."""
         for bus in self._buses:
             bus.reconnect()
+
+    def send(self, to: str, message: Message) -> None:
+        """Hands ``message`` to those who listen on ``to``, as a server does that sends on a message it has stored.
+
+        Faults apply by the message's own subject.
+        """
+        self._hand_out(self._route(to), message)
+
+    def listens(self, subject: str) -> bool:
+        """Whether anybody who is connected listens on ``subject``."""
+        return any(each.bus.connected and matches(each.pattern, subject) for each in self._subscriptions)
 
     def _soon(self, action: Callable[[], None]) -> None:
         """Runs ``action`` after all that is queued, outside of whoever calls."""
@@ -122,6 +135,9 @@ class MemoryBroker:
                 if subscription.bus is sender and matches(subscription.pattern, message.reply):
                     self._hand_over([subscription], nobody)
             return
+        self._hand_out(receivers, message)
+
+    def _hand_out(self, receivers: list[Subscription], message: Message) -> None:
         fate = next((fate for fault in self.faults if (fate := fault(message)) is not None), (0.0,))
         for seconds in fate:
             if seconds:
@@ -129,10 +145,10 @@ class MemoryBroker:
             else:
                 self._hand_over(receivers, message)
 
-    def _route(self, subject: str) -> list[_Subscription]:
-        found, groups = [], dict[tuple[str, str], list[_Subscription]]()
+    def _route(self, subject: str) -> list[Subscription]:
+        found, groups = [], dict[tuple[str, str], list[Subscription]]()
         for subscription in self._subscriptions:
-            if not matches(subscription.pattern, subject):
+            if not (subscription.bus.connected and matches(subscription.pattern, subject)):
                 continue
             if subscription.queue:
                 groups.setdefault((subscription.pattern, subscription.queue), []).append(subscription)
@@ -143,15 +159,15 @@ class MemoryBroker:
             found.append(members[turn % len(members)])
         return found
 
-    async def _later(self, seconds: float, receivers: list[_Subscription], message: Message) -> None:
+    async def _later(self, seconds: float, receivers: list[Subscription], message: Message) -> None:
         await trio.sleep(seconds)
         self._hand_over(receivers, message)
 
-    def _hand_over(self, receivers: list[_Subscription], message: Message) -> None:
+    def _hand_over(self, receivers: list[Subscription], message: Message) -> None:
         for subscription in receivers:
             epoch = subscription.bus.epoch
 
-            def arrive(to: _Subscription = subscription, epoch: int = epoch) -> None:
+            def arrive(to: Subscription = subscription, epoch: int = epoch) -> None:
                 if to.open and to.bus.connected and to.bus.epoch == epoch:
                     deliver(to.handler, message)
 
@@ -181,10 +197,12 @@ class MemoryBus:
         self.deny_subscribe = set(deny_subscribe)
         self.last_error = ""
         self._link = Link()
-        number = len(self.broker._buses) + 1  # noqa: SLF001 - one thing in two classes
-        self._inbox = Inbox(f"{inbox_prefix}.{number}")
+        self._inbox_prefix = inbox_prefix
+        self._inboxes = 0
+        self._number = len(self.broker._buses) + 1  # noqa: SLF001 - one thing in two classes
+        self._inbox = Inbox(self.new_inbox())
         self.broker._buses.append(self)  # noqa: SLF001
-        self._subscribe(self._inbox.pattern, self._inbox.receive)
+        self.listen(self._inbox.pattern, self._inbox.receive)
         self._link.up()
 
     @property
@@ -259,8 +277,16 @@ class MemoryBus:
         if self.epoch != epoch or not self.connected:
             raise ConnectionLost(self.last_error)
 
-    def _subscribe(self, subject: str, handler: Handler, queue: str = "") -> _Subscription:
-        made = _Subscription(self, subject, queue, handler)
+    def unsubscribe_all(self) -> None:
+        """Ends what ``listen`` and ``subscribe`` began; answers to requests still arrive."""
+        for subscription in self.broker._subscriptions:  # noqa: SLF001
+            if subscription.bus is self and subscription.pattern != self._inbox.pattern:
+                subscription.open = False
+        self.broker._subscriptions = [each for each in self.broker._subscriptions if each.open]  # noqa: SLF001
+
+    def listen(self, subject: str, handler: Handler, queue: str = "") -> Subscription:
+        """Subscribes at once and for good, without asking for permission: for the server's own parts."""
+        made = Subscription(self, subject, queue, handler)
         self.broker._subscriptions.append(made)  # noqa: SLF001
         return made
 
@@ -275,12 +301,13 @@ class MemoryBus:
             text = f'permissions violation for subscription to "{subject.lower()}"'
             self.last_error = text
             raise PermissionDenied(text)
-        made = self._subscribe(subject, handler, queue)
+        made = self.listen(subject, handler, queue)
         try:
             yield
         finally:
-            made.open = False
-            self.broker._subscriptions.remove(made)  # noqa: SLF001
+            if made.open:
+                made.open = False
+                self.broker._subscriptions.remove(made)  # noqa: SLF001
 
     async def request(self, subject: str, data: bytes, *, timeout: float, headers: Headers | None = None) -> Message:
         """See ``Bus``."""
@@ -297,3 +324,8 @@ class MemoryBus:
     async def wait_epoch_change(self, epoch: int) -> int:
         """See ``Bus``."""
         return await self._link.wait_epoch_change(epoch)
+
+    def new_inbox(self) -> str:
+        """See ``Bus``."""
+        self._inboxes += 1
+        return f"{self._inbox_prefix}.{self._number}-{self._inboxes}"

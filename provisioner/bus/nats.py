@@ -23,6 +23,7 @@ import trio_asyncio
 from attrs import define, frozen
 from nats import errors
 
+from provisioner.bus.background import beside, single
 from provisioner.bus.interface import Handler, Headers, Message
 from provisioner.bus.link import Inbox, Link, message_size
 from provisioner.bus.login import Credentials
@@ -101,7 +102,7 @@ class NatsBus:
         self._client: NatsClient | None = None
         self._url = ""
         self._max_payload = 1024 * 1024
-        self._inbox = Inbox(f"{options.inbox_prefix}.{secrets.token_hex(11)}")
+        self._inbox = Inbox(self.new_inbox())
         self._answers = _Subscription(self._inbox.pattern, "", self._inbox.receive)
         self._subscriptions: dict[_Subscription, None] = {self._answers: None}
 
@@ -190,6 +191,10 @@ class NatsBus:
     async def wait_epoch_change(self, epoch: int) -> int:
         """See ``Bus``."""
         return await self._link.wait_epoch_change(epoch)
+
+    def new_inbox(self) -> str:
+        """See ``Bus``."""
+        return f"{self._options.inbox_prefix}.{secrets.token_hex(11)}"
 
     # --- one connection --------------------------------------------------------------------------------------------
 
@@ -372,13 +377,13 @@ class NatsBus:
                         await self.flush()
                     except BusError:
                         log.debug("What was published last may not have arrived")
+            if client is self._client:
+                self._client = None
+                self._link.down()
+                self._inbox.fail("the bus is closed")
             with trio.move_on_after(GRACE):
                 await trio_asyncio.aio_as_trio(client.close, loop=self._loop)()
             client.abort()
-        if client is self._client:
-            self._client = None
-            self._link.down()
-            self._inbox.fail("the bus is closed")
 
 
 async def _barrier(client: NatsClient, seen: trio.Event, timeout: float) -> None:
@@ -449,26 +454,16 @@ async def open_nats(resolve: Resolve, options: Options | None = None) -> AsyncIt
         async with trio_asyncio.open_loop() as loop:
             loop.set_exception_handler(_on_loop_error)
             bus = NatsBus(resolve, options or Options(), loop)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(bus._supervise)  # noqa: SLF001 - one thing in two parts
-                try:
+            try:
+                async with beside(bus._supervise):  # noqa: SLF001 - one thing in two parts
                     yield bus
-                except trio.Cancelled:
-                    raise
-                except BaseException as error:  # noqa: BLE001 - raised again below, as it is
-                    # The nursery and the loop would each wrap it in an exception group.
-                    failure = error
-                nursery.cancel_scope.cancel()
+            except trio.Cancelled:
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised again below: the loop would wrap it twice
+                failure = error
     except BaseExceptionGroup as group:
-        raise _only(group) from None
+        raise single(group) from None
     finally:
         chatter.removeFilter(_not_about_eof)
     if failure is not None:
         raise failure
-
-
-def _only(error: BaseException) -> BaseException:
-    """What is inside of groups of one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -13,7 +13,8 @@ def check_subject(subject: str, *, pattern: bool = False) -> None:
         pattern: allow the wildcards of a subscription: ``*`` for one token, ``>`` for all that follow.
 
     Raises:
-        ValueError: it is empty, has white space, a control character, an empty token or a wildcard out of place.
+        ValueError: it is empty, has white space, a control character, an empty token or a wildcard out of place
+            (in the key of a key-value bucket no wildcard is out of place).
     """
     if not subject or _UNPRINTABLE.search(subject):
         raise ValueError(f"not a subject: {subject!r} is empty or has white space or a control character")
@@ -22,7 +23,10 @@ def check_subject(subject: str, *, pattern: bool = False) -> None:
         raise ValueError(f"not a subject: {subject!r} has an empty token")
     for position, part in enumerate(tokens, 1):
         wild = part == "*" or (part == ">" and position == len(tokens))
-        if ("*" in part or ">" in part) and not (pattern and wild):
+        # A careless client can store a key that has a wildcard in its name, and to delete it, one must be able to name
+        # it; JetStream's API takes patterns of keys in subjects too.
+        stored = not pattern and "$KV" in tokens
+        if ("*" in part or ">" in part) and not (pattern and wild) and not stored:
             raise ValueError(f"not a subject: {subject!r} has a wildcard out of place")
 
 

@@ -1,5 +1,6 @@
 """One way to make, cut and heal a bus of either kind."""
 
+import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from itertools import repeat
@@ -11,6 +12,7 @@ import trio
 from provisioner.bus.interface import Bus
 from provisioner.bus.login import Credentials
 from provisioner.bus.memory import MemoryBroker, MemoryBus
+from provisioner.bus.memory_streams import MemoryStreams
 from provisioner.bus.nats import NatsBus, Options, Resolve, open_nats
 from provisioner.secret import Secret
 from provisioner.simulator.embedded import NatsServer, nats_server
@@ -68,6 +70,8 @@ class World(Protocol):
 
     async def heal(self) -> None: ...
 
+    async def consumers(self, bucket: str) -> list[str]: ...
+
 
 LIMIT = 65536
 
@@ -75,6 +79,7 @@ LIMIT = 65536
 class MemoryWorld:
     def __init__(self) -> None:
         self.broker = MemoryBroker(max_payload=LIMIT)
+        self.streams = MemoryStreams(self.broker)
 
     @asynccontextmanager
     async def connect(self, *, bound: bool = False) -> AsyncIterator[MemoryBus]:
@@ -86,6 +91,9 @@ class MemoryWorld:
 
     async def heal(self) -> None:
         self.broker.start()
+
+    async def consumers(self, bucket: str) -> list[str]:
+        return list(self.streams.buckets[f"KV_{bucket}"].consumers)
 
 
 class NatsWorld:
@@ -103,6 +111,11 @@ class NatsWorld:
 
     async def heal(self) -> None:
         await self.server.start()
+
+    async def consumers(self, bucket: str) -> list[str]:
+        async with self.connect() as bus:
+            reply = await bus.request(f"$JS.API.CONSUMER.NAMES.KV_{bucket}", b"", timeout=20)
+        return list(json.loads(reply.data)["consumers"] or [])
 
 
 @asynccontextmanager

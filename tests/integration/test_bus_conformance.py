@@ -394,6 +394,7 @@ async def test_an_outage(world: World) -> None:
 
                 async def subscribes_meanwhile() -> None:
                     async with ours.subscribe("late", late):
+                        await theirs.wait_connected()
                         theirs.publish("late", b"")
                         await late.count(1)
 
