@@ -307,7 +307,7 @@ async def test_a_watch_survives_an_outage_and_sees_what_it_missed(world: World, 
             epoch = bus.epoch
             await world.cut()
             with trio.fail_after(20):
-                while bus.connected:  # noqa: ASYNC110 - the bus has no event for it
+                while bus.connected:
                     await trio.sleep(0.01)
             with pytest.raises((ConnectionLost, Stale)):
                 await watch.confirm()
@@ -321,7 +321,7 @@ async def test_a_watch_survives_an_outage_and_sees_what_it_missed(world: World, 
             assert "Begin" in seen.kinds()
         await seen.until(lambda: watch.fresh)
     with trio.fail_after(30):
-        while await world.consumers("b"):  # noqa: ASYNC110 - the server tells nobody
+        while await world.consumers("b"):
             await trio.sleep(0.1)
 
 
