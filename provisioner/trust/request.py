@@ -202,7 +202,7 @@ def _check_subject(request: x509.CertificateSigningRequest, identity: str, deny:
         raise TrustError("csr_wrong_name", f"the request's subject has a part that is not allowed: {', '.join(others)}")
     for value in (str(part.value) for part in subject):
         # "/O=x/CN=root": whoever reads a subject as one line of text must not find a second name in it.
-        if "=" in value or not value.isprintable() or len(value) > MAX_NAME:
+        if "=" in value or not value.isprintable():
             raise TrustError("csr_wrong_name", f"the request's subject has {shown(value)}, which is no plain name")
     names = [part.value for part in subject if part.oid == NameOID.COMMON_NAME]
     if len(names) != 1:

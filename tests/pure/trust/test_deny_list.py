@@ -42,6 +42,7 @@ def test_the_default_list(name: str, pattern: str | None) -> None:
         (r"a(?i)b", "aB", "cb"),
         (r"(?U)^a+$", "aa", "ab"),
         (r"^Node", "Node1", "node1"),
+        (r"\.choria\.$", "BOB.CHORIA.", "BOB.CHORIA"),
     ],
 )
 def test_patterns_mean_what_they_mean_to_go(pattern: str, denied: str, let_by: str) -> None:

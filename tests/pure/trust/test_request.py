@@ -1,5 +1,6 @@
 """Signing requests: what real servers send is taken, and nothing that asks for more than the server's own name."""
 
+from collections.abc import Callable
 from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
@@ -174,18 +175,19 @@ class TestSignature:
         assert verify(pem(builder.sign(rsa_key(), hashes.SHA256(), rsa_padding=pss))).key == "RSA 2048"
 
     @pytest.mark.parametrize(
-        "key",
+        "made",
         [
-            rsa_key(1024),
-            ec.generate_private_key(ec.SECP192R1()),
-            ec.generate_private_key(ec.SECP256K1()),
-            dsa.generate_private_key(1024),
-            ed448.Ed448PrivateKey.generate(),
+            partial(rsa_key, 1024),
+            partial(ec.generate_private_key, ec.SECP192R1()),
+            partial(ec.generate_private_key, ec.SECP256K1()),
+            partial(dsa.generate_private_key, 1024),
+            ed448.Ed448PrivateKey.generate,
         ],
         ids=["rsa 1024", "p192", "secp256k1", "dsa", "ed448"],
     )
-    def test_keys_that_no_certificate_should_have(self, key: Any) -> None:
+    def test_keys_that_no_certificate_should_have(self, made: Callable[[], Any]) -> None:
         builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([name(CN, ME)]))
+        key = made()
         digest = None if isinstance(key, ed448.Ed448PrivateKey) else hashes.SHA256()
         assert refused(pem(builder.sign(key, digest))).reason == "csr_malformed"
 
@@ -261,7 +263,7 @@ class TestNames:
         assert error.reason == "csr_wrong_name"
         assert oid.dotted_string in str(error)
 
-    @pytest.mark.parametrize("value", ["x/CN=root.mcollective", "x\nCN", "x" * 254])
+    @pytest.mark.parametrize("value", ["x/CN=root.mcollective", "x\nCN", "x\0"])
     def test_a_part_that_reads_as_another(self, value: str) -> None:
         text = pem(request(name(NameOID.ORGANIZATION_NAME, value), name(CN, ME)))
         assert refused(text).reason == "csr_wrong_name"
