@@ -176,14 +176,18 @@ class Fleet:
         for effect in effects:
             if isinstance(effect, Send):
                 if effect.after:
-                    self._later(effect.after, partial(self._publish, effect.subject, effect.data))
+                    self._later(effect.after, partial(self._say, server, effect))
                 else:
-                    self._publish(effect.subject, effect.data)
+                    self._say(server, effect)
             elif isinstance(effect, Tell):
                 self._tell(server, effect)
             else:
                 self._later(effect.after, partial(self._leave, server, effect))
         self._notify()
+
+    def _say(self, server: Server, send: Send) -> None:
+        if server.present:
+            self._publish(send.subject, send.data)
 
     def _tell(self, server: Server, tell: Tell) -> None:
         id_ = str(UUID(int=self._random.getrandbits(128), version=4))
