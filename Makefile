@@ -28,5 +28,8 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed  ## fills the tables of the documentation from the code
+	$(BIN)/python docs/generate.py
+
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

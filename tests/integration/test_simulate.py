@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from provisioner.simulator.command import main
 
 from provisioner.bus.interface import Message
 from provisioner.bus.nats import open_nats
 from provisioner.choria import rpc, subjects
 from provisioner.choria.filter import Filter
 from provisioner.choria.wire import NANOSECOND, Request
-from provisioner.simulator.command import main
 from provisioner.simulator.embedded import NatsServer
 from provisioner.simulator.server import server_wire
 from provisioner.trust.keys import load_verification_key

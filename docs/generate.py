@@ -1,0 +1,151 @@
+"""Fills the tables of the documentation from the code: ``python docs/generate.py``. A test compares page and code.
+
+A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+"""
+
+import argparse
+import importlib
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from provisioner.cli.program import Program
+from provisioner.config_keys import DEAD, KEYS
+from provisioner.cycle.outcome import KINDS
+from provisioner.errors import EXIT_CODES
+from provisioner.metrics import Metrics
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+REFERENCE_KEYS = frozenset(
+    {
+        "workers", "interval", "helper", "token", "site", "lifecycle_component", "logfile", "loglevel",
+        "choria_insecure", "monitor_port", "broker_provisioning_password", "cert_deny_list", "jwt_verify_cert", "jwt_signing_key",
+        "jwt_signing_token", "server_jwt_validity", "upgrades_repository", "upgrades_optional", "leader_election",
+        "features.jwt", "features.pki", "features.ed25519", "features.upgrades",
+    }
+)  # fmt: skip
+"""The keys that the Go program reads too (wire-protocol 11.6)."""
+
+
+def programs() -> list[Program]:
+    """The console programs that installing the package gives."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    modules = (importlib.import_module(target.partition(":")[0]) for target in scripts.values())
+    return [module.PROGRAM for module in modules]
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    titles = list(head)
+    lines = [titles, ["---"] * len(titles), *rows]
+    return (
+        "\n" + "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines) + "\n"
+    )
+
+
+def keys() -> str:
+    """Every key of the YAML file."""
+    return table(
+        ("key", "must be", "default", "what it does", "SIGHUP", "Go"),
+        (
+            (
+                f"`{key.name}`",
+                key.allowed + (" (secret)" if key.secret else ""),
+                "**required**" if key.required else key.default_text,
+                key.doc,
+                "yes" if key.reload else "restart",
+                "yes" if key.name in REFERENCE_KEYS else "",
+            )
+            for key in KEYS
+        ),
+    )
+
+
+def dead_keys() -> str:
+    """Keys that nothing reads."""
+    return table(("key", "what is said"), ((f"`{name}`", said) for name, said in DEAD.items()))
+
+
+def metrics() -> str:
+    """Every metric of ``choria-provisioner``, as its registry has them."""
+    families = Metrics(CollectorRegistry(), "london").registry.collect()
+    rows = []
+    for family in families:
+        labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
+        rows.append((f"`{family.name}`", family.type, ", ".join(f"`{name}`" for name in labels), family.documentation))
+    return table(("metric", "type", "labels", "what it tells"), rows)
+
+
+def reasons() -> str:
+    """Every way in which a cycle ends."""
+    return table(
+        ("word", "error", "what happened", "what to do"),
+        ((f"`{word}`", "yes" if kind.error else "", kind.cause, kind.cure) for word, kind in KINDS.items()),
+    )
+
+
+def exit_codes() -> str:
+    """Exit codes of all programs."""
+    return table(("code", "meaning"), ((f"`{code}`", meaning) for code, meaning in EXIT_CODES.items()))
+
+
+def flags() -> str:
+    """Every flag of every command of every program."""
+    parts = []
+    for program in programs():
+        for command in program.commands:
+            default = " (the default: the word may be left out)" if command.name == program.default else ""
+            parts.append(f"\n### `{program.name} {command.name}`{default}\n\n{command.summary[0].upper()}")
+            parts.append(command.summary[1:] + ".\n")
+            if command.example:
+                parts.append(f"\n```sh\n{command.example}\n```\n")
+            parts.append(table(("flag", "what it does"), _flags(program.parser(command))))
+    return "".join(parts)
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterable[tuple[str, str]]:
+    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to ask
+        if action.help == argparse.SUPPRESS:
+            continue
+        name = ", ".join(f"`{each}`" for each in action.option_strings) or f"`{action.metavar or action.dest}`"
+        if action.option_strings and action.nargs != 0:
+            name += f" `{action.metavar or action.dest.upper()}`"
+        said = (action.help or "").replace("%(default)s", str(action.default))
+        yield name, said + (" (required)" if action.required and action.option_strings else "")
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "keys": keys,
+    "dead-keys": dead_keys,
+    "metrics": metrics,
+    "reasons": reasons,
+    "exit-codes": exit_codes,
+    "flags": flags,
+}
+
+
+def filled(page: str) -> str:
+    """The text of a page with each of its tables made anew."""
+    return MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page)
+
+
+def main() -> int:
+    """Rewrites each page whose tables are out of date; tells which."""
+    for path in sorted(DOCS.glob("*.md")):
+        old = path.read_text()
+        new = filled(old)
+        if new != old:
+            path.write_text(new)
+            print(f"{path}: written anew")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
