@@ -36,7 +36,7 @@ def first_block(text: str) -> Block | None:
         return None
     inside = text[label_end + len(_DASHES) : end]
     headers, blank, body = inside.strip().replace("\r\n", "\n").partition("\n\n")
-    has_headers = bool(blank) or ":" in headers
+    has_headers = bool(blank)
     try:
         return Block(label, has_headers, base64.b64decode("".join((body if blank else headers).split()), validate=True))
     except (binascii.Error, ValueError):
