@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint types bench docs clean
+.PHONY: demo demo-postgres test test-all lint types bench docs clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.installed: pyproject.toml
@@ -14,6 +14,9 @@ $(VENV)/.installed: pyproject.toml
 
 demo: $(VENV)/.installed  ## the main job on an embedded NATS server and 50 simulated servers
 	$(BIN)/choria-provisioner demo
+
+demo-postgres: $(VENV)/.installed  ## three PostgreSQL logins come, rotate and go on a server raised for it
+	$(BIN)/postgres-provisioner demo
 
 test: $(VENV)/.installed  ## under five minutes on two cores
 	$(BIN)/python -m pytest -m "not slow and not interop and not browser"

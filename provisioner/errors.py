@@ -240,6 +240,22 @@ class GrantError(ProvisionerError):
     """A manifest, a secret or the database refused what was asked. The message names the consumer or the file."""
 
 
+class StatementRefused(GrantError):
+    """PostgreSQL refused one statement. ``sqlstate`` is its five-character code, empty when it gave none."""
+
+    reason = "refused"
+
+    def __init__(self, message: str, sqlstate: str = "") -> None:
+        self.sqlstate = sqlstate
+        super().__init__(message)
+
+
+class RunEnded(GrantError):
+    """A run can't go on: the server can't be reached, went away or is busy, or we were told to stop."""
+
+    reason = "connection_lost"
+
+
 class RegistryError(ProvisionerError):
     """A registry question that can't be answered. ``code`` is the word of the answer (mesh.md B6)."""
 
