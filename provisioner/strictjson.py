@@ -5,6 +5,7 @@ Everything that arrives from outside goes through here, so that a hostile text i
 """
 
 import json
+from math import isfinite
 from typing import Any, NoReturn
 
 
@@ -23,8 +24,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_lenient = json.JSONDecoder(parse_constant=_no_constant)
-_strict = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise NotJSON("a number is out of range")
+    return number
+
+
+_lenient = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_strict = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unique)
 
 
 def loads(text: bytes | str, *, unique_keys: bool = False) -> Any:
