@@ -1,5 +1,6 @@
 """The command that simulates a fleet, on a real NATS server."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -7,19 +8,19 @@ from pathlib import Path
 
 import pytest
 import trio
-from provisioner.simulator.command import main
 
 from provisioner.bus.interface import Message
 from provisioner.bus.nats import open_nats
 from provisioner.choria import rpc, subjects
 from provisioner.choria.filter import Filter
 from provisioner.choria.wire import NANOSECOND, Request
+from provisioner.cli.choria import PROGRAM
 from provisioner.simulator.embedded import NatsServer
 from provisioner.simulator.server import server_wire
 from provisioner.trust.keys import load_verification_key
 from provisioner.trust.tokens import verify_provisioning_token
 
-PROGRAM = "import sys; from provisioner.simulator.command import main; sys.exit(main(sys.argv[1:]))"
+SIMULATE = [sys.executable, "-m", "provisioner.cli.choria", "simulate"]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -30,9 +31,8 @@ async def test_a_fleet_on_a_real_server(
     wire = server_wire(version)
     found: dict[str, str] = {}
     tokens: list[str] = []
-    arguments = (
-        f"--servers 3 --version {version} --servers-url {nats.url} --token t0ken --fault dying:shutdown=3".split()
-    )
+    arguments = f"simulate --servers 3 --protocol {version} --servers-url {nats.url} --token t0ken".split()
+    arguments += ["--fault", "dying:shutdown=3"]
 
     async def resolve() -> list[str]:
         return [nats.url]
@@ -65,7 +65,7 @@ async def test_a_fleet_on_a_real_server(
             bus.subscribe(subjects.event("startup", "provision_mode_server"), on_event),
         ):
             flags = [*arguments, "--verification-key", str(keyfile)]
-            assert await trio.to_thread.run_sync(main, flags) == 0
+            assert await trio.to_thread.run_sync(PROGRAM.main, flags) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"Connecting to {nats.url}",
         "3 simulated servers wait to be provisioned",
@@ -78,24 +78,21 @@ async def test_a_fleet_on_a_real_server(
 
 
 async def test_an_interrupt_ends_it_with_its_closing_line(nats: NatsServer) -> None:
-    command = [sys.executable, "-c", PROGRAM, "--servers", "2", "--no-events", "--servers-url", nats.url]
+    command = [*SIMULATE, "--servers", "2", "--no-events", "--servers-url", nats.url]
     with trio.fail_after(50):
-        async with trio.open_nursery() as nursery:
-            process = await nursery.start(_run, command)
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        try:
             lines = bytearray()
-            while b"wait to be provisioned" not in lines:
+            while b"wait to be provisioned\n" not in lines:
                 lines += await process.stdout.receive_some()
-            process.send_signal(2)
-            while more := await process.stdout.receive_some():
+            process.send_signal(signal.SIGINT)
+            async for more in process.stdout:
                 lines += more
+            assert await process.wait() == 0
+        finally:
+            process.kill()
     assert lines.decode().splitlines()[-1] == "2 servers: 0 configured (at most 0 times), 0 restarted"
-    assert process.returncode == 0
-
-
-async def _run(command: list[str], task_status: trio.TaskStatus[trio.Process]) -> None:
-    await trio.run_process(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, task_status=task_status
-    )
 
 
 @pytest.mark.parametrize(
@@ -104,16 +101,14 @@ async def _run(command: list[str], task_status: trio.TaskStatus[trio.Process]) -
         (["--fault", "nonsense"], "no fault is called 'nonsense'; there are silent, slow"),
         (["--fault", "slow=many"], "a number of servers is wanted after =, not 'many'"),
         (["--servers", "0"], "1 to 1000000 servers can be simulated"),
-        (["--version", "3"], "invalid choice"),
+        (["--protocol", "3"], "invalid choice"),
     ],
 )
 def test_bad_flags(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
+    assert PROGRAM.main(["simulate", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_key_file_that_cant_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version", "2", "--verification-key", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"{tmp_path}: can't be written: Is a directory\n"
+    assert PROGRAM.main(["simulate", "--protocol", "2", "--verification-key", str(tmp_path)]) == 2
+    assert f"{tmp_path}: --verification-key: can't be written: Is a directory" in capsys.readouterr().err
