@@ -155,7 +155,8 @@ class KeyValue:
             "storage": storage,
             "discard": "new",
             "deny_delete": True,
-            "allow_rollup_hdrs": True,
+            # With it, whoever may write one key could take away all others by a header.
+            "allow_rollup_hdrs": False,
             "allow_direct": True,
             "num_replicas": 1,
         }

@@ -227,7 +227,7 @@ class MemoryStreams:
         if subject and subject != config["filter_subject"]:
             raise _Refused(400, 10131, "Consumer create request did not match filtered subject from create subject")
         consumer = _Consumer(
-            name or f"c{next(self._births)}",
+            name or config.get("name") or f"c{next(self._births)}",
             config["deliver_subject"],
             config["filter_subject"],
             config["idle_heartbeat"] / _SECOND,

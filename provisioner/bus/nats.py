@@ -42,7 +42,7 @@ REFUSED_AGAIN = 5.0
 GRACE = 1.0
 """Seconds for each of the two steps of closing, flush and close, whatever the server does."""
 
-_VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "(.*?)"(?: using queue "(.*)")?')
+_VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "(.*?)"(?: using queue "(.*?)")?')
 
 Resolve = Callable[[], Awaitable[Sequence[str]]]
 
@@ -228,6 +228,7 @@ class NatsBus:
                 client = self._connection()
                 if wanted.epoch != self.epoch:
                     self._take(client, wanted)
+                    wanted.epoch = self.epoch
                 await self.flush()
             except (ConnectionLost, NoReply):
                 if client is self._client:

@@ -30,8 +30,8 @@ class NatsClient(Client):
     - ``_connect_command``: all credentials at once; nothing of them without the TLS that was asked for
     - ``_select_next_server``: one attempt, whose own error is the one that is reported
     - ``_read_loop``: whatever ends the reading ends the client, and is told
-    - ``_process_msg``: messages go straight to their handlers; an undecodable one is dropped, where nats-py would
-      stop reading for good
+    - ``_process_msg``: messages go straight to their handlers; bytes in a subject that are no text become
+      backslash escapes, and headers that are none are left out, where nats-py would stop reading for good
     - ``_send_ping``: in order with what was published before, where nats-py's overtakes it
     """
 
@@ -86,11 +86,12 @@ class NatsClient(Client):
             return
         try:
             found = await self._process_headers(headers)
-            message = Message(subject.decode(), data, reply.decode(), found or {})
         except (ValueError, IndexError):
-            log.warning("Dropped a message whose subject or headers are not text: %.100r", subject)
-            return
-        deliver(handler, message)
+            log.warning("The headers of a message are not text: %.100r", subject)
+            found = None
+        # Not dropped: a watch would miss it for ever, and a hostile key could hide a whole bucket.
+        names = (name.decode(errors="backslashreplace") for name in (subject, reply))
+        deliver(handler, Message(next(names), data, next(names), found or {}))
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
         self._pongs.append(future or asyncio.get_running_loop().create_future())

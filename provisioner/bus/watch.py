@@ -19,7 +19,7 @@ from provisioner.bus.interface import Bus, Message
 from provisioner.errors import BusError, Stale
 
 if TYPE_CHECKING:
-    from provisioner.bus.keyvalue import KeyValue
+    from provisioner.bus.keyvalue import KeyValue, Status
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +109,7 @@ class _Consumer:
         self.respond = respond
         self.target = target
         self.delivered = 0
+        self.content = 0
         self.heard = True
         self.dead = trio.Event()
         self.why = ""
@@ -121,7 +122,8 @@ class _Consumer:
         if self.dead.is_set():
             return
         self.heard = True
-        if message.headers.get("Status"):
+        # Not by its headers: those of a stored message are its writer's, who may be anybody.
+        if not message.subject.startswith(self.prefix):
             self._control(message)
             return
         # $JS.ACK.<stream>.<consumer>.<tries>.<stream sequence>.<consumer sequence>.<nanoseconds>.<pending>, or with
@@ -136,13 +138,15 @@ class _Consumer:
         if number != self.delivered + 1:
             self.die("a message of the consumer was lost")
             return
+        # What was there when the consumer was made: a key that is written meanwhile is told behind the target.
+        self.content = self.content or number + pending
         self.delivered = number
         key = message.subject.removeprefix(self.prefix)
         self.watch.tell(entry_of(key, message, revision, stamp / _SECOND))
         # With nothing pending, all up to the target has been told, even if what was written last is gone since.
         self.watch.reach(
             max(revision, self.target) if pending == 0 else revision,
-            caught_up=pending == 0 or revision >= self.target,
+            caught_up=pending == 0 or number >= self.content,
         )
 
     def _control(self, message: Message) -> None:
@@ -190,7 +194,7 @@ class Watch:
         """Runs it while the context is open."""
         return beside(self._run)
 
-    async def confirm(self, timeout: float = 1.0) -> int:
+    async def confirm(self, timeout: float = 1.0) -> "Status":
         """Returns when everything that was in the bucket at the time of the call has been told to the handler.
 
         It asks the server for the bucket's last sequence and waits until the watch has come that far. For a watch of
@@ -200,7 +204,7 @@ class Watch:
             timeout: seconds for all of it.
 
         Returns:
-            The sequence up to which everything has been told.
+            The server's word on the bucket: everything up to its ``last_sequence`` has been told.
 
         Raises:
             Stale: it has not come that far in time; says why. What is known must not be given as an answer.
@@ -220,11 +224,19 @@ class Watch:
                 if self._moved is None:
                     self._moved = trio.Event()
                 await self._moved.wait()
-            return status.last_sequence
+            return status
         if self.fresh and self.sequence == heard_before and self._consumer:
             # Nothing moves though something should: whatever was written last is gone, or the consumer is.
             self._consumer.die("the consumer is behind and does not move")
         raise Stale(f"{self._store.bucket}: {self.reason or 'the watch is behind'}")
+
+    def doubt(self, why: str) -> None:
+        """What was heard is not what is there: reads all of it anew.
+
+        For a caller who knows more than a watch can: a purge takes keys away, and no watch is told of it.
+        """
+        if self._consumer:
+            self._consumer.die(why)
 
     def tell(self, event: Event) -> None:
         """Hands one event to the handler."""
@@ -301,10 +313,11 @@ class Watch:
             "inactive_threshold": round(LOST_INTEREST * _SECOND),
             "mem_storage": True,
             "num_replicas": 1,
+            # A server whose JetStream was switched off and on takes each request twice: the name makes it one consumer.
+            "name": token_hex(8),
         }
         verb = f"CONSUMER.CREATE.{store.stream}"
         if self._keys != ">":
-            config["name"] = token_hex(8)
             verb = f"{verb}.{config['name']}.{config['filter_subject']}"
         answer = await store.api(verb, {"stream_name": store.stream, "config": config})
         pending = answer.get("num_pending")

@@ -229,15 +229,46 @@ async def test_a_watch_tells_what_is_there_and_what_comes(store: KeyValue) -> No
         assert entry is not None
         assert abs(entry.created - first.created) < 0.001
         await store.put("c", b"4")
-        assert await watch.confirm(20) == 5
+        assert (await watch.confirm(20)).last_sequence == 5
         assert seen.table == {"a": b"3", "c": b"4"}
+
+
+async def test_a_watch_in_doubt_reads_all_anew(store: KeyValue) -> None:
+    await store.put("a", b"1")
+    seen = Seen()
+    async with store.watch(seen) as watch:
+        assert (await watch.confirm(20)).values == 1
+        watch.doubt("for a test")
+        await seen.until(lambda: seen.kinds().count("CaughtUp") == 2)
+        assert seen.kinds() == ["Begin", "Entry", "CaughtUp", "Lost", "Begin", "Entry", "CaughtUp"]
+        assert Lost("for a test") in seen.events
+
+
+async def test_the_headers_of_a_stored_message_are_its_writers_not_the_servers(store: KeyValue, bus: Bus) -> None:
+    forged = {
+        "Status": "100",
+        "Description": "Idle Heartbeat",
+        "Nats-Last-Consumer": "99",
+        "Nats-Consumer-Stalled": "$KV.b.victim",
+    }
+    await store.put("victim", b"untouched")
+    seen = Seen()
+    async with store.watch(seen) as watch:
+        await bus.request("$KV.b.forged", b"1", timeout=20, headers=forged)
+        await watch.confirm(20)
+        assert seen.table == {"victim": b"untouched", "forged": b"1"}
+        await store.put("k", b"2")
+        await watch.confirm(20)
+        assert "Lost" not in seen.kinds()
+    assert (await store.entries()).keys() == {"victim", "forged", "k"}
+    assert (await store.status()).last_sequence == 3
 
 
 async def test_an_empty_bucket_is_caught_up(store: KeyValue) -> None:
     seen = Seen()
     async with store.watch(seen) as watch:
         await seen.until(lambda: "CaughtUp" in seen.kinds())
-        assert await watch.confirm(20) == 0
+        assert (await watch.confirm(20)).last_sequence == 0
         assert seen.events == [Begin(), CaughtUp(0)]
 
 
