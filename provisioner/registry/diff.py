@@ -30,10 +30,14 @@ class Update:
 
 @frozen
 class Delete:
-    """A key that the table doesn't have, as read at ``revision``: a retired kind or any stray, well-formed or not."""
+    """A key that the table doesn't have, as read at ``revision``: a retired kind or any stray, well-formed or not.
+
+    No revision for a key that has a wildcard for a token, as a careless client can store it: the server would compare
+    with the last write of every key that the wildcard covers, the deletion of a neighbour included.
+    """
 
     key: str
-    revision: int
+    revision: int | None
 
 
 Change = Create | Update | Delete
@@ -51,7 +55,8 @@ def differences(wanted: Mapping[str, bytes], held: Iterable[Row]) -> list[Change
     for row in held:
         value = missing.pop(row.key, None)
         if value is None:
-            changes.append(Delete(row.key, row.revision))
+            wild = not {"*", ">"}.isdisjoint(row.key.split("."))
+            changes.append(Delete(row.key, None if wild else row.revision))
         elif value != row.value:
             changes.append(Update(row.key, value, row.revision))
     return [*(Create(key, value) for key, value in missing.items()), *changes]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-MAX_KEY = 1024
-"""Bytes of a key. The server's line limit is 4,096 and one line carries the key twice (a direct get with its reply)."""
+MAX_KEY = 768
+"""Bytes of a key, as the bus takes it: a server reads lines of 4,096 bytes, with everything else on them."""
 
 MAX_QUOTED = 200
 """Characters of a stranger's text that a message quotes."""

@@ -38,10 +38,11 @@ def read_row(shape: Shape, key: str, value: bytes, revision: int) -> Row:
         names = shape.names(key)
     except BadKey as error:
         return Row(key, value, revision, fault=str(error))
-    return Row(key, value, revision, names, _value_fault(value))
+    return Row(key, value, revision, names, value_fault(value))
 
 
-def _value_fault(value: bytes) -> str:
+def value_fault(value: bytes) -> str:
+    """What is wrong with a stored value; ``""`` when it is JSON that any reader can take."""
     if not value:
         return "empty"
     try:
@@ -70,10 +71,16 @@ def _deeper_than(content: object, limit: int) -> bool:
 
 
 class Rows:
-    """The rows of one bucket. Reading a page costs what the page holds, not what the bucket holds."""
+    """The rows of one bucket. Reading a page costs what the page holds, not what the bucket holds.
+
+    Attributes:
+        shape: which bucket.
+        size: bytes of all values.
+    """
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
+        self.size = 0
         self._rows: dict[str, Row] = {}
         self._good: list[str] = []
         self._bad: list[str] = []
@@ -92,15 +99,17 @@ class Rows:
     def put(self, key: str, value: bytes, revision: int) -> None:
         """Takes in a new value of a key."""
         row = read_row(self.shape, key, value, revision)
-        if key not in self._rows:
+        if (before := self._rows.get(key)) is None:
             insort(self._order(row), key)
         self._rows[key] = row
+        self.size += len(value) - (len(before.value) if before else 0)
 
     def remove(self, key: str) -> None:
         """Takes in that a key was deleted; one that was not there is no matter."""
         if row := self._rows.pop(key, None):
             order = self._order(row)
             del order[bisect_left(order, key)]
+            self.size -= len(row.value)
 
     def _order(self, row: Row) -> list[str]:
         return self._good if row.names else self._bad

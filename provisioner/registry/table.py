@@ -93,7 +93,7 @@ class Kind:
     def encode(self) -> bytes:
         """The one canonical form: sorted keys, no spaces, so that equal bytes mean equal content."""
         source = {name: value for name, value in asdict(self.source).items() if value}
-        return _canonical({"kind": self.kind, "owner": self.owner, "from": source})
+        return canonical({"kind": self.kind, "owner": self.owner, "from": source})
 
     @classmethod
     def decode(cls, value: bytes) -> "Kind":
@@ -130,8 +130,14 @@ def _fill(template: str, names: Mapping[str, str]) -> str:
     return _HOLE.sub(name, template)
 
 
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+def canonical(value: Any) -> bytes:
+    """The one way to write a value as JSON: sorted keys, no spaces, so that equal content is equal bytes.
+
+    Raises:
+        ValueError: it can't be written as JSON: NaN, infinity, half of a surrogate pair, a circle.
+        TypeError: it holds something else than JSON has.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _collection(kind: str, name: str) -> Kind:

@@ -24,11 +24,14 @@ def apply(changes: list[Change], bucket: Bucket) -> Bucket:
                 assert after[key].revision == revision
                 after[key] = Row(key, value, sequence)
             case Delete(key, revision):
-                assert after.pop(key).revision == revision
+                assert after.pop(key).revision == (bucket[key].revision if revision is None else revision)
+                assert (revision is None) == any(token in ("*", ">") for token in key.split("."))
     return after
 
 
-keys = st.sampled_from([*wanted(), "retired", "shell:zsh", "a.*", "n1.app"]) | st.text(min_size=1, max_size=8)
+keys = st.sampled_from([*wanted(), "retired", "shell:zsh", "a.*", ">", "a.*b", "n1.app"]) | st.text(
+    min_size=1, max_size=8
+)
 values = st.sampled_from([*wanted().values(), b"", b"null"]) | st.binary(max_size=8)
 buckets = st.dictionaries(keys, values, max_size=20).map(
     lambda content: {key: Row(key, value, number) for number, (key, value) in enumerate(content.items(), 1)}
