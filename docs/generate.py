@@ -26,9 +26,10 @@ MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 REFERENCE_KEYS = frozenset(
     {
         "workers", "interval", "helper", "token", "site", "lifecycle_component", "logfile", "loglevel",
-        "choria_insecure", "monitor_port", "broker_provisioning_password", "cert_deny_list", "jwt_verify_cert", "jwt_signing_key",
-        "jwt_signing_token", "server_jwt_validity", "upgrades_repository", "upgrades_optional", "leader_election",
-        "features.jwt", "features.pki", "features.ed25519", "features.upgrades",
+        "choria_insecure", "monitor_port", "broker_provisioning_password", "cert_deny_list", "jwt_verify_cert",
+        "jwt_signing_key", "jwt_signing_token", "server_jwt_validity", "upgrades_repository", "upgrades_optional",
+        "leader_election", "features.jwt", "features.pki", "features.ed25519",
+        "features.upgrades",
     }
 )  # fmt: skip
 """The keys that the Go program reads too (wire-protocol 11.6)."""

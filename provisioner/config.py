@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from provisioner.command import check_command
 from provisioner.config_keys import DEAD, DENY_LIST, KEYS
 from provisioner.errors import ConfigError, Fault
 from provisioner.keys import Reading, read_keys
@@ -182,16 +182,10 @@ def _check_rules(reading: Reading, file: str, not_built: Collection[str]) -> Non
 
 
 def _file_problem(kind: str, name: str) -> str:
-    if kind == "program" and "/" not in name:
-        return "" if shutil.which(name) else "no such program is in PATH"
     try:
-        return _FILE_CHECKS[kind](Path(name))
+        return (check_command([name]) or "") if kind == "program" else _FILE_CHECKS[kind](Path(name))
     except OSError as error:
         return f"it can't be looked at: {error.strerror}"
-
-
-def _program(path: Path) -> str:
-    return _regular(path) or ("" if os.access(path, os.X_OK) else "it is not executable (chmod +x)")
 
 
 def _readable(path: Path) -> str:
@@ -222,7 +216,6 @@ def _log(path: Path) -> str:
 
 
 _FILE_CHECKS: dict[str, Callable[[Path], str]] = {
-    "program": _program,
     "file": _readable,
     "key": _key,
     "directory": _directory,

@@ -26,7 +26,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
 bottom row, whose modules anybody may use, neighbours may import one another."""
 
 PURE = (
-    "choria", "trust", "errors", "keys", "config_keys", "strictjson", "strictyaml", "secret", "printable", "command",
+    "choria", "trust", "errors", "keys", "config_keys", "strictjson", "strictyaml", "secret", "printable",
     "durations", "version", "cycle.outcome", "cycle.facts", "cycle.version", "cycle.delivery", "helper.contract",
     "fleet.roster", "leader.election", "grants.manifest", "grants.naming", "grants.plan", "grants.scram",
     "grants.steps", "registry.keys", "registry.table", "registry.diff", "registry.answer", "registry.rows",
@@ -52,7 +52,7 @@ KEPT_IN: dict[str, tuple[str, ...]] = {
     "yaml": ("strictyaml",),
     "re2": ("choria.filter", "trust", "config_keys"),
     "h11": ("monitor",),
-    "psycopg": ("grants",),
+    "psycopg": ("grants", "cli.postgres_demo"),
     "argparse": ("cli", "simulator.command"),
     "prometheus_client": ("metrics", "monitor", "service", "grants", "registry", "cli", "simulator", "testing"),
 }
@@ -65,6 +65,7 @@ LONGER = {"bus.nats": 480}
 BROAD = {
     "bus.link": "the edge of one event",
     "bus.background": "raises it again",
+    "bus.watch": "the edge of one event",
     "bus.nats": "the edge of one connection attempt",
     "fleet.crew": "the edge of one server's cycle",
     "registry.verb": "the edge of one question",

@@ -12,7 +12,7 @@ from provisioner.cli.choria import PROGRAM
 from provisioner.errors import EXIT_REFUSED
 
 CASES = (Path(__file__).parents[2] / "fixtures" / "bad-configuration.txt").read_text()
-GOOD = "helper: ./helper\ntoken: toktoktok\n"
+GOOD = "helper: /bin/sh helper\ntoken: toktoktok\n"
 
 
 def _cases() -> dict[str, tuple[str, list[str]]]:
