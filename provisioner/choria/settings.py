@@ -11,8 +11,10 @@ from typing import Any
 from attrs import Attribute, evolve, field, fields, frozen
 
 from provisioner.choria.hosts import broker_url
+from provisioner.choria.ids import identity_problem
 from provisioner.durations import parse_duration
 from provisioner.errors import ConfigError, Fault
+from provisioner.printable import escaped
 from provisioner.secret import Secret
 
 PROVIDERS = ("puppet", "file", "choria")
@@ -43,7 +45,25 @@ _ALWAYS_OVERRIDDEN = ("plugin.choria.srv_domain", "plugin.choria.federation.coll
 
 
 def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # the file's odd bytes stand for themselves in a path, and nowhere else
+        raise ValueError("text in UTF-8 is wanted") from None
     return value
+
+
+def _identity(value: str) -> str:
+    if problem := identity_problem(value):
+        raise ValueError(f"it can't be a name: {problem}")
+    return value
+
+
+def _path(value: str) -> str:
+    return value
+
+
+def _secret(value: str) -> Secret:
+    return Secret(_text(value))
 
 
 def _boolean(value: str) -> bool:
@@ -87,8 +107,8 @@ def _seconds(value: str) -> int:
     return seconds
 
 
-def _key(name: str, convert: Any, default: Any, *, path: bool = False) -> Any:
-    return field(default=default, metadata={"key": name, "convert": convert, "path": path})
+def _key(name: str, convert: Any, default: Any) -> Any:
+    return field(default=default, metadata={"key": name, "convert": convert})
 
 
 @frozen(kw_only=True)
@@ -101,7 +121,7 @@ class ChoriaSettings:
     Keys that aren't here are no mistake: the file is shared with Choria's other programs.
     """
 
-    identity: str = _key("identity", _text, "")
+    identity: str = _key("identity", _identity, "")
     ttl: int = _key("ttl", _seconds, 60)
     discovery_timeout: int = _key("discovery_timeout", _seconds, 2)
     middleware_hosts: tuple[str, ...] = _key("plugin.choria.middleware_hosts", _hosts, ())
@@ -112,18 +132,18 @@ class ChoriaSettings:
     connect_timeout: float = _key("plugin.choria.network.connect_timeout", _connect_timeout, 2.0)
     require_client_filter: bool = _key("plugin.choria.require_client_filter", _boolean, False)
     nats_user: str = _key("plugin.nats.user", _text, "")
-    nats_pass: Secret = _key("plugin.nats.pass", Secret, NO_SECRET)  # noqa: RUF009 - immutable
-    nats_credentials: str = _key("plugin.nats.credentials", _text, "", path=True)
+    nats_pass: Secret = _key("plugin.nats.pass", _secret, NO_SECRET)  # noqa: RUF009 - immutable
+    nats_credentials: str = _key("plugin.nats.credentials", _path, "")
     security_provider: str = _key("plugin.security.provider", _provider, "puppet")
-    file_certificate: str = _key("plugin.security.file.certificate", _text, "", path=True)
-    file_key: str = _key("plugin.security.file.key", _text, "", path=True)
-    file_ca: str = _key("plugin.security.file.ca", _text, "", path=True)
-    ssldir: str = _key("plugin.choria.ssldir", _text, "", path=True)
-    choria_token_file: str = _key("plugin.security.choria.token_file", _text, "", path=True)
-    choria_seed_file: str = _key("plugin.security.choria.seed_file", _text, "", path=True)
-    choria_certificate: str = _key("plugin.security.choria.certificate", _text, "", path=True)
-    choria_key: str = _key("plugin.security.choria.key", _text, "", path=True)
-    choria_ca: str = _key("plugin.security.choria.ca", _text, "", path=True)
+    file_certificate: str = _key("plugin.security.file.certificate", _path, "")
+    file_key: str = _key("plugin.security.file.key", _path, "")
+    file_ca: str = _key("plugin.security.file.ca", _path, "")
+    ssldir: str = _key("plugin.choria.ssldir", _path, "")
+    choria_token_file: str = _key("plugin.security.choria.token_file", _path, "")
+    choria_seed_file: str = _key("plugin.security.choria.seed_file", _path, "")
+    choria_certificate: str = _key("plugin.security.choria.certificate", _path, "")
+    choria_key: str = _key("plugin.security.choria.key", _path, "")
+    choria_ca: str = _key("plugin.security.choria.ca", _path, "")
     cipher_suites: tuple[str, ...] = _key("plugin.security.cipher_suites", _list, ())
     ecc_curves: tuple[str, ...] = _key("plugin.security.ecc_curves", _list, ())
 
@@ -241,7 +261,7 @@ def read_settings(
     for attribute in _typed():
         if found := typed.get(attribute.metadata["key"]):
             value, path = found
-            if attribute.metadata["path"] and value.startswith("~"):
+            if attribute.metadata["convert"] is _path and value.startswith("~"):
                 value = environ.get("HOME", "") + value[1:]
             try:
                 values[attribute.name] = attribute.metadata["convert"](value)
@@ -261,4 +281,4 @@ def read_settings(
 
 def _shown(attribute: "Attribute[Any]", value: str) -> str | None:
     # A host list may hold a password that Choria drops.
-    return None if attribute.metadata["convert"] in {Secret, _hosts} else value[:100]
+    return None if attribute.metadata["convert"] in {_secret, _hosts} else escaped(value, 100)

@@ -148,6 +148,19 @@ def test_bad_numbers(text: str) -> None:
     assert (fault.key, fault.found) == ("ttl", text)
 
 
+def test_bytes_that_are_no_text_stand_in_paths_only() -> None:
+    odd = b"/k\xff".decode(errors="surrogateescape")
+    assert _read(f"plugin.security.file.key = {odd}").file_key == odd
+    faults = _faults(f"identity = n{odd}\nplugin.nats.user = {odd}\nplugin.nats.pass = {odd}")
+    assert [(fault.key, fault.problem) for fault in faults] == [
+        ("identity", "it can't be a name: it has a character outside ASCII"),
+        ("plugin.nats.user", "text in UTF-8 is wanted"),
+        ("plugin.nats.pass", "text in UTF-8 is wanted"),
+    ]
+    assert faults[2].found is None
+    assert "\udcff" not in str(faults[1])
+
+
 def test_a_bad_duration() -> None:
     (fault,) = _faults("plugin.choria.network.connect_timeout = 1x")
     assert str(fault) == (
