@@ -54,21 +54,23 @@ async def run_daemon(config: Config, settings: ChoriaSettings, logs: Logs, notif
 
         running: list[Service] = []
         await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=hangup))
-        with service_scope:
-            async with open_nats(resolve, Options(name=settings.identity)) as bus, trio.open_nursery() as nursery:
-                service = Service(
-                    config,
-                    identity=settings.identity,
-                    bus=bus,
-                    wire=wire,
-                    ttl=settings.ttl,
-                    metrics=metrics,
-                    lead=_lead(config, bus, settings.identity, metrics),
-                )
-                await nursery.start(service.run)
-                running.append(service)
-                notifier.ready()
-                nursery.start_soon(_tell, service, notifier)
+        # The bus outlives the service: a leader that is told to stop still has to say so.
+        async with open_nats(resolve, Options(name=settings.identity)) as bus:
+            with service_scope:
+                async with trio.open_nursery() as nursery:
+                    service = Service(
+                        config,
+                        identity=settings.identity,
+                        bus=bus,
+                        wire=wire,
+                        ttl=settings.ttl,
+                        metrics=metrics,
+                        lead=_lead(config, bus, settings.identity, metrics),
+                    )
+                    await nursery.start(service.run)
+                    running.append(service)
+                    notifier.ready()
+                    nursery.start_soon(_tell, service, notifier)
         process.cancel_scope.cancel()
 
 
