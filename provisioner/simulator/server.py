@@ -95,7 +95,8 @@ class Server:
         else:
             self.node.received.asked[body.action] += 1
         tells = [step for step in answer.steps if isinstance(step, Tell)]
-        leaves = [step for step in answer.steps if not isinstance(step, Tell)]
+        late = fault.seconds if fault is not None and fault.kind is Kind.SLOW else 0.0
+        leaves = [evolve(step, after=step.after + late) for step in answer.steps if isinstance(step, Leave)]
         return [*tells, *_replies(fault, say, answer.body), *leaves]
 
     def _is_meant(self, request: Request, now: float) -> bool:

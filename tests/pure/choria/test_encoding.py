@@ -83,6 +83,14 @@ def test_decode_refuses(data: bytes, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_limits_are_inclusive() -> None:
+    assert "k" in Layer.decode(b'{"k":1}', "thing", limit=7)
+    with pytest.raises(BadReply, match="has 7 bytes, more than the 6"):
+        Layer.decode(b'{"k":1}', "thing", limit=6)
+    assert shown("x" * 80) == repr("x" * 80)
+    assert shown("x" * 81) == repr("x" * 80 + "...")
+
+
 def test_protocol_is_shown_short_and_escaped() -> None:
     with pytest.raises(BadReply) as caught:
         Layer({"protocol": "\x1b[31m" + "x" * 500}, "thing").require_protocol("right")

@@ -58,6 +58,10 @@ def test_round_trips(event: Event) -> None:
     assert decode_event(encode_cloud(event)) == event
 
 
+def test_the_last_second_that_has_a_name() -> None:
+    assert decode_event(_native(timestamp=253402300799)).timestamp == 253402300799
+
+
 def _native(**changes: Any) -> bytes:
     return json.dumps(json.loads(NATIVE) | changes).encode()
 
@@ -77,6 +81,7 @@ def _native(**changes: Any) -> bytes:
         (_native(identity=None), "identity of the event is missing"),
         (_native(timestamp="now"), "timestamp of the event is text"),
         (_native(timestamp=-1), "timestamp of the event is out of range"),
+        (_native(timestamp=253402300800), "timestamp of the event is out of range"),
         (_native(timestamp=10**30), "timestamp of the event is out of range"),
         (_native(version=3), "version of the event is int"),
         (json.dumps(json.loads(CLOUD) | {"data": None}).encode(), "data of the event is not a JSON object"),
