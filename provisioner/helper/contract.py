@@ -261,6 +261,11 @@ def _complaints(error: BaseException, path: str) -> Iterator[str]:
         yield f"{path or 'it'} {error}"
 
 
+def fingerprint(data: bytes) -> str:
+    """What may be told of an answer that can't be read: its length and hash, for the site to find it again."""
+    return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()}"
+
+
 def decode_reply(data: bytes) -> HelperReply:
     """Reads a helper's answer.
 
@@ -277,8 +282,7 @@ def decode_reply(data: bytes) -> HelperReply:
     try:
         value = loads(data, unique_keys=True)
     except NotJSON as error:
-        digest = hashlib.sha256(data).hexdigest()
-        raise HelperBadReply(f"its answer is not JSON: {error} ({len(data)} bytes, SHA-256 {digest})") from None
+        raise HelperBadReply(f"its answer is not JSON: {error} ({fingerprint(data)})") from None
     try:
         return _converter.structure(value, HelperReply)
     except (_Wrong, ClassValidationError) as error:

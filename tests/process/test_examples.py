@@ -16,8 +16,10 @@ from cryptography.x509.oid import NameOID
 
 from provisioner.command import split_command
 from provisioner.errors import HelperBadReply
+from provisioner.helper.command import check_command
 from provisioner.helper.contract import HelperReply, ServerPermissions, decode_reply, encode_input
-from provisioner.helper.process import check_command, run_helper
+from provisioner.helper.process import run_helper
+from provisioner.helper.stream import StreamHelpers
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -231,7 +233,7 @@ def test_every_block_of_the_page_is_known_to_a_test() -> None:
 
 @pytest.mark.parametrize("language", ["python", pytest.param("sh", marks=needs_jq)])
 async def test_helpers_on_the_page(tmp_path: Path, language: str) -> None:
-    (text,) = blocks(language)
+    text = blocks(language)[0]
     path = tmp_path / "helper"
     path.write_text(text)
     path.chmod(0o755)
@@ -248,8 +250,28 @@ def test_json_on_the_page() -> None:
 
 
 def test_yaml_on_the_page() -> None:
-    (text,) = blocks("yaml")
-    assert split_command(yaml.safe_load(text)["helper"]) == ("/opt/prov/helper.py", "--site", "london")
+    once, stream = map(yaml.safe_load, blocks("yaml"))
+    assert split_command(once["helper"]) == ("/opt/prov/helper.py", "--site", "london")
+    assert stream == {"helper": "/opt/prov/helper.py", "helper_mode": "stream", "helper_processes": 4}
+
+
+async def test_the_helper_that_runs_on_on_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "helper"
+    path.write_text(blocks("python")[1])
+    path.chmod(0o755)
+    async with StreamHelpers(1) as helpers:
+        for line in V2:
+            identity = json.loads(line)["identity"]
+            run = await helpers([str(path)], line, identity=identity, limit=50)
+            assert json.loads(run.stdout)["identity"] == identity
+            assert decode_reply(run.stdout).configuration == {"identity": identity, "loglevel": "warn"}
+
+
+async def test_the_function_on_the_page() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks("python")[2], names)
+    run = await names["run_helper"]((), V2[0], identity="")
+    assert decode_reply(run.stdout).configuration == {"identity": "defer1.example.net", "loglevel": "warn"}
 
 
 async def test_the_command_on_the_page() -> None:

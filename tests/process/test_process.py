@@ -22,9 +22,10 @@ from provisioner.errors import (
     HelperTooMuch,
     HelperTooSlow,
 )
-from provisioner.helper import process
+from provisioner.helper.child import MAX_STDOUT, STDERR_LINE, STDERR_LINES, STDERR_TAIL, Group, Tail, read_rest
+from provisioner.helper.command import check_command
 from provisioner.helper.contract import HelperReply, decode_reply
-from provisioner.helper.process import MAX_STDOUT, STDERR_LINE, STDERR_LINES, check_command, run_helper
+from provisioner.helper.process import run_helper
 from tests.process.conftest import Script
 from tests.process.processes import children, descriptors, gone, members, zombies
 
@@ -187,9 +188,9 @@ async def test_one_who_left_the_group_and_floods_does_not_hold_the_worker(script
 
 async def test_what_is_read_after_the_exit_is_bounded() -> None:
     stream = trio.lowlevel.FdStream(os.open("/dev/zero", os.O_RDONLY))
-    tail = process._Tail()
-    process._read_rest(stream, tail)
-    assert len(tail.data) == process.STDERR_TAIL
+    tail = Tail()
+    read_rest(stream, tail)
+    assert len(tail.data) == STDERR_TAIL
     stream.close()
 
 
@@ -204,18 +205,18 @@ async def test_the_limit_is_ten_seconds(script: Script) -> None:
 @pytest.mark.parametrize("pid", [0, 1, -1, os.getpgrp()])
 async def test_a_group_is_never_ours_or_everybodys(pid: int) -> None:
     with pytest.raises(ValueError, match="refusing"):
-        process._Group(pid)
+        Group(pid)
 
 
-def no_pidfd(group: process._Group) -> None:
+def no_pidfd(group: Group) -> None:
     group.close()
     group._fd = None
 
 
 @pytest.mark.parametrize("prepare", [lambda group: None, no_pidfd], ids=["pidfd", "number"])
-async def test_a_group_is_killed_after_its_leader_was_reaped(prepare: Callable[[process._Group], None]) -> None:
+async def test_a_group_is_killed_after_its_leader_was_reaped(prepare: Callable[[Group], None]) -> None:
     leader = subprocess.Popen(["/bin/sh", "-c", "sleep 1000 & echo $!"], stdout=subprocess.PIPE, start_new_session=True)
-    group = process._Group(leader.pid)
+    group = Group(leader.pid)
     prepare(group)
     assert leader.stdout is not None
     sleeper = int(leader.stdout.readline())
@@ -234,7 +235,7 @@ async def test_a_reused_number_is_not_killed() -> None:
         pytest.skip("this kernel doesn't let us choose a process id")
     for _ in range(50):
         first = subprocess.Popen(["/bin/true"], start_new_session=True)
-        group = process._Group(first.pid)
+        group = Group(first.pid)
         first.wait()
         last.write_text(str(first.pid - 1))
         stranger = subprocess.Popen(["/bin/sleep", "1000"], start_new_session=True)
@@ -531,7 +532,7 @@ async def test_too_few_descriptors(script: Script) -> None:
 async def test_an_ignored_sigchld_is_told(script: Script) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        with pytest.raises(HelperNotStarted, match="SIGCHLD is ignored here"):
+        with pytest.raises(HelperNotStarted, match="SIGCHLD is ignored in this process"):
             await run_helper(script(ANSWER), b"", limit=LONG)
     finally:
         signal.signal(signal.SIGCHLD, before)
