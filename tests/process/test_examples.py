@@ -4,6 +4,7 @@ import datetime
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -219,16 +220,8 @@ def blocks(language: str) -> list[str]:
 
 
 def test_every_block_of_the_page_is_known_to_a_test() -> None:
-    assert sorted(language for language, _ in BLOCKS) == [
-        "console",
-        "json",
-        "json",
-        "json",
-        "json",
-        "python",
-        "sh",
-        "yaml",
-    ]
+    found = Counter(language for language, _ in BLOCKS)
+    assert found == {"console": 1, "json": 4, "python": 3, "sh": 1, "yaml": 2}
 
 
 @pytest.mark.parametrize("language", ["python", pytest.param("sh", marks=needs_jq)])
