@@ -20,8 +20,6 @@ from provisioner.strictyaml import MAX_CHARACTERS, NotYAML, load
 NOT_BUILT: frozenset[str] = frozenset(
     {
         "helper_mode=stream",
-        "audit_log",
-        "record_inputs",
     }
 )
 """Keys, or a key and its value, that this version declares and can't do yet: using one stops start-up."""

@@ -287,15 +287,16 @@ KEYS: tuple[Key, ...] = (
         allowed="a directory that exists",
         default_text="none",
         file="directory",
-        doc="Write each helper input there, with the provisioning token masked, to try a helper on.",
+        doc="Write each helper input there, with the provisioning token masked, to try a helper on: `<identity>.json`.",
     ),
     Key(
         name="audit_log",
         read=_path,
         allowed="a file in a directory that exists",
         default_text="none",
+        reload=False,
         file="parent",
-        doc="One JSON line for each outcome. Reopened on SIGHUP.",
+        doc="One JSON line for each outcome ([operating](operating.md)). Reopened on SIGHUP.",
     ),
 )
 """Every key, in the order of the documentation."""

@@ -14,7 +14,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "cli",
-        "service simulator grants registry testing",
+        "service simulator grants registry testing audit",
         "notice fleet leader status",
         "cycle monitor",
         "helper trust rpc connect",

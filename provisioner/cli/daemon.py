@@ -1,11 +1,14 @@
 """The daemon's outermost nursery: the bus, the service, signals and the service manager."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import trio
 
 from provisioner import status
+from provisioner.audit import AuditTrail
 from provisioner.bus.interface import Bus
 from provisioner.bus.nats import Options, open_nats
 from provisioner.choria.settings import ChoriaSettings
@@ -27,13 +30,24 @@ STATUS_EVERY = 5.0
 """Seconds between looks at what systemd is told."""
 
 
-async def run_daemon(config: Config, settings: ChoriaSettings, logs: Logs, notifier: Notifier) -> None:
-    """Serves until SIGTERM or SIGINT.
+async def run_daemon(
+    config: Config,
+    settings: ChoriaSettings,
+    logs: Logs,
+    notifier: Notifier,
+    read: Callable[[Path], Config] = load_config,
+) -> None:
+    """Serves until SIGTERM or SIGINT; ``read`` reads the configuration anew on SIGHUP.
 
     Raises:
         ConfigError: something can't be used; found before anything is opened where that is possible.
     """
     wire = wire_for(config, settings)
+    audit = None
+    if config.audit_log is not None:
+        audit = AuditTrail(
+            config.audit_log, provisioner=settings.identity, site=config.site, config_file=str(config.path)
+        )
     metrics = Metrics(process_registry(), config.site)
 
     async def resolve() -> list[str]:
@@ -49,8 +63,10 @@ async def run_daemon(config: Config, settings: ChoriaSettings, logs: Logs, notif
 
         def hangup() -> None:
             logs.reopen()
+            if audit is not None:
+                audit.reopen()
             if running:
-                _reload(running[0], logs, notifier)
+                _reload(running[0], logs, notifier, read)
 
         running: list[Service] = []
         await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=hangup))
@@ -66,6 +82,7 @@ async def run_daemon(config: Config, settings: ChoriaSettings, logs: Logs, notif
                         ttl=settings.ttl,
                         metrics=metrics,
                         lead=_lead(config, bus, settings.identity, metrics),
+                        on_end=audit or (lambda ended: None),
                     )
                     await nursery.start(service.run)
                     running.append(service)
@@ -82,11 +99,11 @@ def _lead(config: Config, bus: Bus, identity: str, metrics: Metrics) -> Lead:
     return Unopposed()
 
 
-def _reload(service: Service, logs: Logs, notifier: Notifier) -> None:
+def _reload(service: Service, logs: Logs, notifier: Notifier, read: Callable[[Path], Config]) -> None:
     """Takes the configuration file anew, whole or not at all."""
     notifier.reloading()
     try:
-        config = load_config(service.config.path)
+        config = read(service.config.path)
         kept = service.reload(config)
     except ConfigError as error:
         for fault in error.faults:

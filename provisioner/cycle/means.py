@@ -5,6 +5,7 @@ from time import time
 
 from provisioner.config import Config
 from provisioner.cycle.steps import Means, RunHelper
+from provisioner.helper.recording import Recorder
 from provisioner.metrics import Metrics
 from provisioner.trust.keys import load_verification_key
 from provisioner.trust.request import DenyList
@@ -16,10 +17,18 @@ def load_means(
 ) -> Means:
     """The means of a configuration.
 
+    Args:
+        config: what to do.
+        run_helper: runs the site's helper.
+        metrics: told of each helper run.
+        record: given each helper input, instead of what ``record_inputs`` says.
+
     Raises:
         ConfigError: a key file can't be used; the error names file, key and what was found.
     """
     features = config.features
+    if record is None and config.record_inputs is not None:
+        record = Recorder(config.record_inputs)
 
     def load_issuer(now: float) -> ServerTokenIssuer:
         assert config.jwt_signing_key is not None

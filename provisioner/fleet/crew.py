@@ -5,7 +5,7 @@ is only as long as there are workers.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import time
 from typing import Protocol
 
@@ -141,84 +141,124 @@ class Crew:
                 self.roster.drop(identity)
                 self._metrics.waiting(self.roster.waiting)
                 continue
-            started, started_at = trio.current_time(), time()
-            waited = self.roster.begin(identity, started)
+            run = CycleRun(identity, self._history.attempt(identity), trio.current_time(), time())
+            waited = self.roster.begin(identity, run.since)
             self._metrics.waiting(self.roster.waiting)
-            attempt = self._history.attempt(identity)
-            cycle: Cycle | None = None
-            request_ids: tuple[str, ...] = ()
             if waited is not None:
-                outcome = Outcome("stale", f"it waited {waited:.0f} s")
-            else:
-                work = self.at_work[identity] = AtWork(identity, started)
+                self._end(run, Outcome("stale", f"it waited {waited:.0f} s"))
+                continue
+            work = self.at_work[identity] = AtWork(identity, run.since)
+            self._metrics.busy_workers.set(len(self.at_work))
+            log.info("Provisioning %s", identity, extra={"identity": identity})
+
+            def on_step(step: str, work: AtWork = work) -> None:
+                work.step, work.step_since = step, trio.current_time()
+
+            try:
+                outcome = await run_cycle(
+                    run, self._means(), self._caller, check=self._term.check, history=self._history, on_step=on_step
+                )
+            except trio.Cancelled:
+                if self._term.lost:
+                    self._end(run, Outcome("lost_lead", "this instance is no longer the leader", work.step))
+                raise
+            finally:
+                del self.at_work[identity]
                 self._metrics.busy_workers.set(len(self.at_work))
-                log.info("Provisioning %s", identity, extra={"identity": identity})
-                try:
-                    outcome, cycle, request_ids = await self._cycle(work, attempt)
-                except trio.Cancelled:
-                    if self._term.lost:
-                        self._metrics.ended("lost_lead")
-                        log.info("Leaving %s: this instance is no longer the leader", identity)
-                    raise
-                finally:
-                    del self.at_work[identity]
-                    self._metrics.busy_workers.set(len(self.at_work))
-                rest = outcome.rest if outcome.rest is not None else KINDS[outcome.word].rest
-                self.roster.finish(
-                    identity,
-                    trio.current_time(),
-                    rest=self.roster.interval if rest is None else rest,
-                    failed=outcome.kind.error,
-                    locked=outcome.word == "locked",
-                )
-            if outcome.word == "upgrading" and cycle is not None:
-                self._history.upgraded(identity, cycle.facts.version)
-            finished = Finished(
-                identity, outcome.word, outcome.step, outcome.text, time(), trio.current_time() - started, attempt,
-                outcome.reason,
-            )  # fmt: skip
-            self._metrics.ended(outcome.word)
-            self._history.add(finished)
-            _report(finished)
-            self._on_end(Ended(finished, started_at, request_ids, cycle))
+            rest = outcome.rest if outcome.rest is not None else KINDS[outcome.word].rest
+            self.roster.finish(
+                identity,
+                trio.current_time(),
+                rest=self.roster.interval if rest is None else rest,
+                failed=outcome.kind.error,
+                locked=outcome.word == "locked",
+            )
+            self._end(run, outcome)
 
-    async def _cycle(self, work: AtWork, attempt: int) -> tuple[Outcome, Cycle | None, tuple[str, ...]]:
-        """One server, to whatever end: the edge at which errors become outcomes."""
-        identity = work.identity
-        means = self._means()
-        cycle: Cycle | None = None
-        request_ids: list[str] = []
+    def _end(self, run: "CycleRun", outcome: Outcome) -> None:
+        """Counts, remembers, logs and tells one outcome: in all places, or in none."""
+        ended = run.ended(outcome)
+        self._metrics.ended(outcome.word)
+        self._history.add(ended.finished)
+        _report(ended.finished)
+        self._on_end(ended)
 
-        def on_step(step: str) -> None:
-            work.step, work.step_since = step, trio.current_time()
 
-        def upgrade_allowed(version: str) -> None:
-            self._history.allow_upgrade(identity, version)
+@define(slots=True)
+class CycleRun:
+    """One run of one server's cycle, so that whatever ends it, what is known of it can be told.
 
-        try:
-            with self._caller.conversation(identity, clock=means.clock) as talk:
-                request_ids = talk.request_ids
-                cycle = Cycle(
-                    means,
-                    talk,
-                    check=self._term.check,
-                    on_step=on_step,
-                    attempt=attempt,
-                    upgrade_allowed=upgrade_allowed,
-                )
-                outcome = await cycle.run()
-        except Locked:
-            outcome = Outcome("locked", "held by another provisioner", work.step)
-        except LostLead as error:
-            outcome = Outcome("lost_lead", str(error), work.step)
-        except ProvisionerError as error:
-            word = error.reason if error.reason in KINDS else "bad_configuration"
-            outcome = Outcome(word, str(error), work.step)
-        except Exception:
-            # The only place for it: anything unforeseen in one server's cycle is that server's end alone.
-            log.exception("A bug in the cycle of %s", identity, extra={"identity": identity})
-            outcome = Outcome("internal_error", "a bug; the traceback is above", work.step)
-        return outcome, cycle, tuple(request_ids)
+    ``since`` is of the event loop's clock, ``started_at`` Unix time; both in seconds.
+    """
+
+    identity: str
+    attempt: int
+    since: float
+    started_at: float
+    cycle: Cycle | None = None
+    request_ids: Sequence[str] = ()
+
+    def ended(self, outcome: Outcome) -> Ended:
+        """All that is known of it, now that it has ended like this."""
+        seconds = trio.current_time() - self.since
+        finished = Finished(
+            self.identity, outcome.word, outcome.step, outcome.text, time(), seconds, self.attempt, outcome.reason
+        )
+        return Ended(finished, self.started_at, tuple(self.request_ids), self.cycle)
+
+
+async def run_cycle(
+    run: CycleRun,
+    means: Means,
+    caller: Caller,
+    *,
+    check: Callable[[], None],
+    history: History,
+    on_step: Callable[[str], None],
+    steps: Callable[[Cycle], Awaitable[Outcome]] = Cycle.run,
+) -> Outcome:
+    """One server, to whatever end: the edge at which errors become outcomes.
+
+    Args:
+        run: what is learned of it is kept there.
+        means: what the cycle works with.
+        caller: how the server is called.
+        check: raises when this instance may no longer act.
+        history: remembers upgrades.
+        on_step: told the name of each step as it begins.
+        steps: what to do with the server; all of a cycle by default.
+    """
+    identity, step = run.identity, ""
+
+    def begin(name: str) -> None:
+        nonlocal step
+        step = name
+        on_step(name)
+
+    def upgrade_allowed(version: str) -> None:
+        history.allow_upgrade(identity, version)
+
+    try:
+        with caller.conversation(identity, clock=means.clock) as talk:
+            run.request_ids = talk.request_ids
+            cycle = run.cycle = Cycle(
+                means, talk, check=check, on_step=begin, attempt=run.attempt, upgrade_allowed=upgrade_allowed
+            )
+            outcome = await steps(cycle)
+        if outcome.word == "upgrading":
+            history.upgraded(identity, cycle.facts.version)
+    except Locked:
+        outcome = Outcome("locked", "held by another provisioner", step)
+    except LostLead as error:
+        outcome = Outcome("lost_lead", str(error), step)
+    except ProvisionerError as error:
+        word = error.reason if error.reason in KINDS else "bad_configuration"
+        outcome = Outcome(word, str(error), step)
+    except Exception:
+        # The only place for it: anything unforeseen in one server's cycle is that server's end alone.
+        log.exception("A bug in the cycle of %s", identity, extra={"identity": identity})
+        outcome = Outcome("internal_error", "a bug; the traceback is above", step)
+    return outcome
 
 
 def _report(finished: Finished) -> None:

@@ -41,7 +41,7 @@ class Cutter(trio.abc.Instrument):
 
 
 def _in_cycle(task: trio.lowlevel.Task) -> bool:
-    return any(frame.f_code.co_qualname == "Crew._cycle" for frame, _ in task.iter_await_frames())
+    return any(frame.f_code.co_qualname == "run_cycle" for frame, _ in task.iter_await_frames())
 
 
 @contextmanager
