@@ -96,14 +96,17 @@ class NatsServer:
         # that starts it, hence no `trio.lowlevel.open_process`, which uses a short-lived one.
         if setpriv := shutil.which("setpriv"):
             arguments = [setpriv, "--pdeathsig", "KILL", *arguments]
-        # DEVNULL: a server that outlived us would hold the test runner's pipe open for ever.
-        self.process = subprocess.Popen(  # noqa: ASYNC220
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=self.directory,
-        )
+        try:
+            # DEVNULL: a server that outlived us would hold the test runner's pipe open for ever.
+            self.process = subprocess.Popen(  # noqa: ASYNC220
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=self.directory,
+            )
+        except OSError as error:
+            raise NoNatsServer(f"{program} can't be started: {error.strerror}") from None
         with trio.move_on_after(START_TIMEOUT):
             while self.process.poll() is None:
                 if self._find_port():

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.bus.memory import MemoryBroker
 from provisioner.choria.v1 import V1
+from provisioner.choria.wire import Wire
 from provisioner.config import Config
 from provisioner.fleet.crew import Ended
 from provisioner.leader.lead import Lead
@@ -64,7 +65,12 @@ class Running:
 
 class Serve(Protocol):
     def __call__(
-        self, *, helper: ScriptedHelper | None = None, lead: Lead | None = None, **changes: Any
+        self,
+        *,
+        helper: ScriptedHelper | None = None,
+        lead: Lead | None = None,
+        wire: Wire | None = None,
+        **changes: Any,
     ) -> AbstractAsyncContextManager[Running]: ...
 
 
@@ -83,7 +89,7 @@ def clock() -> trio.testing.MockClock:
 def serve(broker: MemoryBroker) -> Callable[..., Any]:
     @asynccontextmanager
     async def running(
-        *, helper: ScriptedHelper | None = None, lead: Lead | None = None, **changes: Any
+        *, helper: ScriptedHelper | None = None, lead: Lead | None = None, wire: Wire | None = None, **changes: Any
     ) -> AsyncIterator[Running]:
         helper = helper or ScriptedHelper()
         registry = CollectorRegistry()
@@ -98,7 +104,7 @@ def serve(broker: MemoryBroker) -> Callable[..., Any]:
             evolve(CONFIG, **changes),
             identity="prov.example.net",
             bus=broker.connect(),
-            wire=V1("choria=prov.example.net"),
+            wire=wire or V1("choria=prov.example.net"),
             run_helper=helper,
             metrics=Metrics(registry, "testing"),
             lead=lead,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from provisioner.simulator.embedded import NatsServer, NoNatsServer, nats_server
+from provisioner.simulator.embedded import NatsServer, NoNatsServer, find_nats_server, nats_server
 
 
 async def _info(server: NatsServer) -> bytes:
@@ -61,6 +61,24 @@ async def test_keeps_port_and_data_over_stop_and_restart(tmp_path: Path) -> None
         assert (await _info(server)).startswith(b"INFO {")
     assert (tmp_path / "jetstream").is_dir()
     assert (tmp_path / "nats.conf").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_program_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_SERVER", "/nonexistent/nats-server")
+    with pytest.raises(NoNatsServer, match="/nonexistent/nats-server"):
+        async with nats_server():
+            pass
+
+
+async def test_runs_without_setpriv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_SERVER", find_nats_server())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    async with nats_server() as server:
+        assert (await _info(server)).startswith(b"INFO {")
+    monkeypatch.setenv("NATS_SERVER", "/nonexistent/nats-server")
+    with pytest.raises(NoNatsServer, match="/nonexistent/nats-server can't be started: No such file or directory"):
+        async with nats_server():
+            pass
 
 
 async def test_says_what_was_wrong_with_the_configuration() -> None:
