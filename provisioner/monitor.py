@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -194,7 +195,10 @@ def _rendered(http: h11.Connection, response: Response, *, head: bool = False) -
         ("Server", f"provisioner/{__version__}"),
         *response.headers,
     ]
-    out = http.send(h11.Response(status_code=response.status, headers=headers)) or b""
+    out = (
+        http.send(h11.Response(status_code=response.status, headers=headers, reason=HTTPStatus(response.status).phrase))
+        or b""
+    )
     if not head:
         out += http.send(h11.Data(data=response.body)) or b""
     return out

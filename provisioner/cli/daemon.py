@@ -110,6 +110,7 @@ def _reload(service: Service, logs: Logs, notifier: Notifier, read: Callable[[Pa
             log.error("The configuration is not reloaded, the old one stays: %s", fault)  # noqa: TRY400
     else:
         logs.set_level(config.loglevel)
+        logs.hide(config.token)
         for warning in config.warnings:
             log.warning("%s", warning)
         for key in kept:

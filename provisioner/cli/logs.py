@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +43,7 @@ class Logs:
     Args:
         component: the program, as the field ``component`` tells it.
         level: a word of ``LEVELS``.
+        debug: everything is logged, whatever ``level`` and ``set_level`` say (the flag ``--debug``).
         logfile: a path for JSON lines; ``""`` or ``stdout`` for text there, ``stderr``, or ``discard``.
         secrets: texts that are replaced by ``****`` wherever they turn up in a line, as a last safeguard.
         config_file: the file that an error names.
@@ -56,15 +58,18 @@ class Logs:
         level: str = "info",
         logfile: str = "",
         *,
+        debug: bool = False,
         secrets: Sequence[Secret] = (),
         config_file: str = "",
     ) -> None:
-        masked = tuple(s.reveal() for s in secrets if len(s.reveal()) >= _SHORTEST_MASKED)
-        self._level = LEVELS[level]
+        self._forced = debug
+        self._level = logging.DEBUG if debug else LEVELS[level]
+        self._masked: set[str] = set()
+        self.hide(*secrets)
         self._handler: logging.Handler
         if logfile in {"", "stdout", "stderr"}:
             self._handler = _Quiet(sys.stderr if logfile == "stderr" else sys.stdout)
-            self._handler.setFormatter(_Text(masked))
+            self._handler.setFormatter(_Text(self._masked))
         elif logfile == "discard":
             self._handler = logging.NullHandler()
         else:
@@ -73,7 +78,7 @@ class Logs:
             except OSError as error:
                 problem = f"the log file can't be opened: {error.strerror}"
                 raise ConfigError([Fault(config_file, "logfile", problem, logfile)]) from None
-            self._handler.setFormatter(_JSON(component, masked))
+            self._handler.setFormatter(_JSON(component, self._masked))
 
     def __enter__(self) -> Self:
         root, ours = logging.getLogger(), logging.getLogger("provisioner")
@@ -93,9 +98,13 @@ class Logs:
 
     def set_level(self, level: str) -> None:
         """Changes the level of a running program; ``level`` is a word of ``LEVELS``."""
-        self._level = LEVELS[level]
+        self._level = logging.DEBUG if self._forced else LEVELS[level]
         logging.getLogger().setLevel(max(self._level, logging.WARNING))
         logging.getLogger("provisioner").setLevel(self._level)
+
+    def hide(self, *secrets: Secret) -> None:
+        """Masks these in all lines to come, beside those given before."""
+        self._masked |= {s.reveal() for s in secrets if len(s.reveal()) >= _SHORTEST_MASKED}
 
     def reopen(self) -> None:
         """Opens the log file anew, after a log rotation moved it. The old file is kept when that fails."""
@@ -151,7 +160,7 @@ class _File(_Quiet):
 
 
 class _Masked(logging.Formatter):
-    def __init__(self, masked: Sequence[str]) -> None:
+    def __init__(self, masked: AbstractSet[str]) -> None:
         super().__init__()
         self._masked = masked
 
@@ -176,7 +185,7 @@ class _Text(_Masked):
 
 
 class _JSON(_Masked):
-    def __init__(self, component: str, masked: Sequence[str]) -> None:
+    def __init__(self, component: str, masked: AbstractSet[str]) -> None:
         super().__init__(masked)
         self._component = component
 
@@ -193,7 +202,7 @@ class _JSON(_Masked):
         if record.exc_info:
             line["trace"] = self._clean(self.formatException(record.exc_info))
         # Escaping all but ASCII also escapes what a terminal would obey.
-        return json.dumps(line, ensure_ascii=True).replace("\x7f", "\\u007f")
+        return json.dumps(line, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def _level(record: logging.LogRecord) -> str:

@@ -51,8 +51,9 @@ def main(arguments: argparse.Namespace) -> int:
     settings = load_choria_settings(arguments.choria_config)
     logs = Logs(
         "provisioner",
-        "debug" if arguments.debug else config.loglevel,
+        config.loglevel,
         config.logfile,
+        debug=arguments.debug,
         secrets=[config.token, config.broker_provisioning_password, settings.nats_pass],
         config_file=str(config.path),
     )

@@ -88,6 +88,23 @@ def test_levels(level: str, seen: list[str], tmp_path: Path) -> None:
     assert [line["level"] for line in lines(path)] == seen
 
 
+def test_the_flag_debug_forces_debug_whatever_is_set_later(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Logs("provisioner", "fatal", str(path), debug=True) as logs:
+        log.debug("one")
+        logs.set_level("error")
+        log.debug("two")
+    assert [line["msg"] for line in lines(path)] == ["one", "two"]
+
+
+def test_a_secret_learned_later_is_masked_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Logs("provisioner", "info", str(path), secrets=[Secret("firstsecret")]) as logs:
+        logs.hide(Secret("secondsecret"))
+        log.info("firstsecret secondsecret")
+    assert lines(path)[0]["msg"] == "**** ****"
+
+
 def test_libraries_only_warn_even_at_debug(tmp_path: Path) -> None:
     path = tmp_path / "log"
     library = logging.getLogger("nats.aio.client")
