@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import trio
 from attrs import frozen
 
+from provisioner.command import check_command
 from provisioner.errors import (
     HelperError,
     HelperFailed,
@@ -23,7 +24,6 @@ from provisioner.errors import (
     HelperTooSlow,
 )
 from provisioner.helper.child import MAX_STDOUT, Answer, Child, Tail, feed, read, read_rest
-from provisioner.helper.command import check_command
 
 log = logging.getLogger(__name__)
 

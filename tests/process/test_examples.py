@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from provisioner.command import split_command
+from provisioner.command import check_command, split_command
 from provisioner.errors import HelperBadReply
-from provisioner.helper.command import check_command
 from provisioner.helper.contract import HelperReply, ServerPermissions, decode_reply, encode_input
 from provisioner.helper.process import run_helper
 from provisioner.helper.stream import StreamHelpers

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from provisioner.command import check_command
 from provisioner.errors import (
     HelperBadReply,
     HelperError,
@@ -23,7 +24,6 @@ from provisioner.errors import (
     HelperTooSlow,
 )
 from provisioner.helper.child import MAX_STDOUT, STDERR_LINE, STDERR_LINES, STDERR_TAIL, Group, Tail, read_rest
-from provisioner.helper.command import check_command
 from provisioner.helper.contract import HelperReply, decode_reply
 from provisioner.helper.process import run_helper
 from tests.process.conftest import Script
