@@ -174,12 +174,15 @@ def _reachable(binaries: Path, directory: Path, account: tuple[int, int]) -> Pat
 
 
 @contextlib.contextmanager
-def running(*, binaries: Path | None = None, settings: Sequence[str] = ()) -> Iterator[Cluster]:
+def running(
+    *, binaries: Path | None = None, settings: Sequence[str] = (), within: Path | None = None
+) -> Iterator[Cluster]:
     """A server for the time of a ``with`` block.
 
     Args:
         binaries: the directory with ``initdb`` and ``postgres``; found when not given.
         settings: server settings as ``name=value``.
+        within: where its directory is made; the usual place for temporary files when not given.
 
     Yields:
         The running cluster.
@@ -188,7 +191,7 @@ def running(*, binaries: Path | None = None, settings: Sequence[str] = ()) -> It
         GrantError: no binaries, or the server did not start.
     """
     binaries = find_binaries() if binaries is None else binaries
-    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir=within, ignore_cleanup_errors=True) as name:
         directory = Path(name)
         directory.chmod(0o755)
         cluster = Cluster(binaries, directory, Secret(secrets.token_urlsafe(18)), tuple(settings))

@@ -13,10 +13,10 @@ from provisioner.errors import GrantError, RunEnded
 from provisioner.grants import files, mark, naming, plan, survey
 from provisioner.grants.catalogue import Server
 from provisioner.grants.ensure import Ensure
-from provisioner.grants.manifest import Manifest
+from provisioner.grants.manifest import Consumer, Manifest, Refused
 from provisioner.grants.postgres import Link, Session
 from provisioner.grants.remove import Remove
-from provisioner.grants.report import ConsumerResult, RemovalResult, Report
+from provisioner.grants.report import ConsumerResult, ConsumerWord, RemovalResult, RemovalWord, Report
 from provisioner.grants.verify import Verify
 from provisioner.secret import Secret
 
@@ -88,8 +88,10 @@ def reconcile(
     counter = _Counter(link.on_statement)
     link.on_statement = counter
     secrets: dict[str, Secret] = {}
+    wanted: Manifest | None = None
     try:
         delivery = files.read(job.manifest, job.grants, provision=job.provision)
+        wanted = delivery.manifest
         report.manifest_sha256 = delivery.sha256
         report.notes += delivery.manifest.notes
         secrets = {naming.login_name(*identity): each for identity, each in delivery.secrets.items()}
@@ -98,6 +100,8 @@ def reconcile(
     except RunEnded as error:
         report.ended, report.stopped = str(error), link.is_stopping
         log.error("the run ended early: %s", error)  # noqa: TRY400 - no traceback
+        if wanted is not None and not report.consumers:
+            report.consumers += [*map(_untried, wanted.consumers), *map(_untried, wanted.refused)]
     except GrantError as error:
         report.refused = str(error)
         log.error("nothing was changed: %s", error)  # noqa: TRY400 - no traceback
@@ -168,14 +172,14 @@ class _Work:
         for removal in decided.removals:
             self.report.removed.append(self._removal(removal, decided, "would_remove"))
 
-    def _removal(self, removal: plan.Removal, decided: plan.Plan, word: str) -> RemovalResult:
+    def _removal(self, removal: plan.Removal, decided: plan.Plan, word: RemovalWord) -> RemovalResult:
         """What a removal that isn't made is told as."""
         fate = ""
         if removal.databases and removal.what != "group":
             fate = "dropped" if self.job.policy.on_revoke == "drop" else "retained"
         return RemovalResult(
             removal.name,
-            "withheld" if decided.withheld else word,  # type: ignore[arg-type]
+            "withheld" if decided.withheld else word,
             removal.what,
             why=removal.why or "",
             database=fate,
@@ -206,16 +210,12 @@ class _Work:
             except GrantError as error:
                 self._failed(service, str(error))
                 continue
-            word = "created" if service.is_new else "set"
-            self.report.consumers.append(
-                ConsumerResult(who.node, who.module, who.login, "created" if service.is_new else "set")
-            )
+            word: ConsumerWord = "created" if service.is_new else "set"
+            self.report.consumers.append(ConsumerResult(who.node, who.module, who.login, word))
             log.info("%s: %s", who.login, word, extra={"login": who.login})
 
     def _not_tried(self, decided: plan.Plan, done: int) -> None:
-        for service in decided.services[done:]:
-            who = service.consumer
-            self.report.consumers.append(ConsumerResult(who.node, who.module, who.login, "not_tried"))
+        self.report.consumers += [_untried(service.consumer) for service in decided.services[done:]]
         self.report.removed += [self._removal(each, decided, "not_tried") for each in decided.removals]
 
     def _remove(self, decided: plan.Plan, server: Server) -> None:
@@ -234,6 +234,10 @@ class _Work:
             raise
         for each in self.report.removed:
             log.info("%s: %s", each.login, each.result, extra={"login": each.login})
+
+
+def _untried(each: Consumer | Refused) -> ConsumerResult:
+    return ConsumerResult(each.node, each.module, each.login, "not_tried")
 
 
 def _names(wanted: Manifest) -> tuple[set[str], set[str]]:
