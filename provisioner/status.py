@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 import trio
 
@@ -69,6 +70,13 @@ def snapshot(service: "Service") -> dict[str, Any]:
     }
 
 
+def one_server(service: "Service", identity: str) -> dict[str, Any]:
+    """One server: ``waiting``, ``working``, ``resting`` or ``unknown``, and its last outcome, if that is remembered."""
+    state = None if service.term is None else service.term.crew.roster.state(identity)
+    last = service.history.last(identity)
+    return {"identity": identity, "state": state or "unknown", "last": last.as_dict() if last else None}
+
+
 def condition(service: "Service") -> dict[str, Any]:
     """Connected or not, acting or not, and why: the words that log, page and systemd share."""
     return {
@@ -98,10 +106,15 @@ def routes(service: "Service", *, loopback_only: bool) -> Mapping[str, Route]:
         body = {"ready": not unready, **condition(service)}
         return _json(body, status=503 if unready else 200)
 
+    def shown(request: Request) -> Response:
+        asked = parse_qs(request.query).get("server")
+        about = {"version": __version__, "server": one_server(service, asked[0])} if asked else snapshot(service)
+        return _json(about)
+
     return {
         "/healthz": Route(lambda _: Response(b"ok\n")),
         "/readyz": Route(ready),
-        "/status": Route(lambda _: _json(snapshot(service)), loopback_only=loopback_only),
+        "/status": Route(shown, loopback_only=loopback_only),
     }
 
 

@@ -15,6 +15,12 @@ PROGRAM = Program(
             "choria-provisioner run --config /etc/choria-provisioner/choria-provisioner.yaml",
         ),
         Command(
+            "status",
+            "provisioner.cli.status_command",
+            "show the running daemon: its role, who is at work, who waits and why, the last outcomes",
+            "choria-provisioner status --config /etc/choria-provisioner/choria-provisioner.yaml",
+        ),
+        Command(
             "demo",
             "provisioner.cli.demo",
             "show it at work on an embedded NATS server and a simulated fleet",

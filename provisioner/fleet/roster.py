@@ -178,6 +178,11 @@ class Roster:
     def __len__(self) -> int:
         return len(self._known)
 
+    def state(self, identity: str) -> str | None:
+        """In which state a server is, or None for one that isn't known."""
+        record = self._known.get(identity)
+        return record.state if record is not None else None
+
     def counts(self) -> dict[str, int]:
         """Servers by state."""
         resting = len(self._known) - self.waiting - self.working
