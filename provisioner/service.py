@@ -230,3 +230,40 @@ class Service:
             self.metrics.paused.set(1)
             self.metrics.waiting(0)
             self.metrics.busy_workers.set(0)
+
+
+async def serve(
+    config: Config,
+    *,
+    identity: str,
+    bus: Bus,
+    wire: Wire,
+    ttl: int = 60,
+    run_helper: RunHelper = run_helper_process,
+    metrics: Metrics | None = None,
+    lead: Lead | None = None,
+    on_end: OnEnd = lambda ended: None,
+    pages: Mapping[str, monitor.Route] | None = None,
+    task_status: trio.TaskStatus[Service] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Provisions until cancelled: ``await nursery.start(partial(serve, config, ...))`` returns the ``Service``.
+
+    The arguments are those of ``Service``. The bus must outlive the scope that is cancelled: a leader that stops still
+    has to say so.
+
+    Raises:
+        ConfigError: a file of the configuration, or ``monitor_port``, can't be used.
+    """
+    service = Service(
+        config,
+        identity=identity,
+        bus=bus,
+        wire=wire,
+        ttl=ttl,
+        run_helper=run_helper,
+        metrics=metrics,
+        lead=lead,
+        on_end=on_end,
+        pages=pages,
+    )
+    await service.run(task_status=task_status)
