@@ -59,11 +59,12 @@ KEPT_IN: dict[str, tuple[str, ...]] = {
 """Libraries that stand behind one wall."""
 
 MAX_LINES = 400
-LONGER = {"bus.nats": 480}
+LONGER: dict[str, int] = {}
 """Modules that are over ``MAX_LINES``, and how far: a debt, not a licence."""
 
 BROAD = {
     "bus.link": "the edge of one event",
+    "bus.watch": "the edge of one event",
     "bus.background": "raises it again",
     "bus.watch": "the edge of one event",
     "bus.nats": "the edge of one connection attempt",

@@ -1,8 +1,11 @@
-"""What a client shows to a NATS server or a Choria broker when it connects."""
+"""How a client connects to NATS servers or Choria brokers, and what it shows of itself."""
 
-from collections.abc import Callable
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
@@ -29,3 +32,45 @@ class Credentials:
     jwt: Secret = field(factory=_nothing)
     sign: Callable[[bytes], bytes] | None = None
     creds_file: Path | None = None
+
+
+Resolve = Callable[[], Awaitable[Sequence[str]]]
+
+
+def steady_delays() -> Iterator[float]:
+    """Seconds between attempts, for those who have no table of their own: half a second doubling to 20, spread."""
+    nominal = 0.5
+    while True:
+        yield nominal * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+        nominal = min(nominal * 2, 20.0)
+
+
+@frozen(kw_only=True)
+class Options:
+    """How to connect; the defaults are those of a Choria client (wire-protocol 1.2).
+
+    Attributes:
+        name: what the server shows for this connection.
+        credentials: asked before each attempt; may raise a ``ProvisionerError`` (a file that can't be read).
+        tls: asked before each attempt; the server must then offer TLS. None: TLS only if the server demands it.
+        inbox_prefix: what our reply subjects begin with.
+        connect_timeout: seconds for each step of one attempt.
+        ping_interval: seconds; a server that leaves two pings unanswered is given up.
+        delays: gives the seconds between attempts, anew for each outage; the last one is kept.
+        explain: turns the reason of a failed attempt into a text for the operator.
+    """
+
+    name: str = "provisioner"
+    credentials: Callable[[], Credentials] = Credentials
+    tls: Callable[[], ssl.SSLContext] | None = None
+    inbox_prefix: str = "_INBOX"
+    connect_timeout: float = 2.0
+    ping_interval: float = 30.0
+    delays: Callable[[], Iterator[float]] = steady_delays
+    explain: Callable[[str], str] = str
+
+
+def public_url(url: str) -> str:
+    """A server's URL without the user and password that may stand in it."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

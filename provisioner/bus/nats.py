@@ -12,24 +12,24 @@ import logging
 import random
 import re
 import secrets
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import trio
 import trio_asyncio
-from attrs import define, frozen
+from attrs import define
 from nats import errors
 
 from provisioner.bus.background import beside, single
 from provisioner.bus.interface import Handler, Headers, Message
 from provisioner.bus.link import Inbox, Link, message_size
-from provisioner.bus.login import Credentials
-from provisioner.bus.nats_client import NatsClient
+from provisioner.bus.login import Options, Resolve, public_url
+from provisioner.bus.nats_client import NatsClient, barrier, not_about_eof, why
 from provisioner.bus.subjects import check_subject
 from provisioner.errors import BusError, ConnectionLost, NoReply, PermissionDenied, ProvisionerError, TooLarge
+
+__all__ = ["NatsBus", "Options", "Resolve", "open_nats"]
 
 log = logging.getLogger(__name__)
 
@@ -42,42 +42,9 @@ REFUSED_AGAIN = 5.0
 GRACE = 1.0
 """Seconds for each of the two steps of closing, flush and close, whatever the server does."""
 
-_VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "(.*?)"(?: using queue "(.*?)")?')
-
-Resolve = Callable[[], Awaitable[Sequence[str]]]
-
-
-def steady_delays() -> Iterator[float]:
-    """Seconds between attempts, for those who have no table of their own: half a second doubling to 20, spread."""
-    nominal = 0.5
-    while True:
-        yield nominal * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
-        nominal = min(nominal * 2, 20.0)
-
-
-@frozen(kw_only=True)
-class Options:
-    """How to connect; the defaults are those of a Choria client (wire-protocol 1.2).
-
-    Attributes:
-        name: what the server shows for this connection.
-        credentials: asked before each attempt; may raise a ``ProvisionerError`` (a file that can't be read).
-        tls: asked before each attempt; the server must then offer TLS. None: TLS only if the server demands it.
-        inbox_prefix: what our reply subjects begin with.
-        connect_timeout: seconds for each step of one attempt.
-        ping_interval: seconds; a server that leaves two pings unanswered is given up.
-        delays: gives the seconds between attempts, anew for each outage; the last one is kept.
-        explain: turns the reason of a failed attempt into a text for the operator.
-    """
-
-    name: str = "provisioner"
-    credentials: Callable[[], Credentials] = Credentials
-    tls: Callable[[], ssl.SSLContext] | None = None
-    inbox_prefix: str = "_INBOX"
-    connect_timeout: float = 2.0
-    ping_interval: float = 30.0
-    delays: Callable[[], Iterator[float]] = steady_delays
-    explain: Callable[[str], str] = str
+_VIOLATION = re.compile(
+    r'permissions violation for (publish|subscription) to "(.*?)"(?: using queue "(.*?)")?(?: \(sid "(\d+)"\))?'
+)
 
 
 @define(eq=False)
@@ -153,7 +120,7 @@ class NatsBus:
         client = self._connection()
         with self._at_work():
             seen = client.ping()
-        await _barrier(client, seen, timeout)
+        await barrier(client, seen, timeout)
         if client is not self._client:
             raise ConnectionLost(self.last_error)
 
@@ -170,7 +137,7 @@ class NatsBus:
             yield
         finally:
             del self._subscriptions[wanted]
-            if self._client is not None and wanted.sid and not wanted.refused:
+            if self._client is not None and wanted.epoch == self.epoch:
                 with self._at_work():
                     self._client.drop(wanted.sid)
 
@@ -212,13 +179,15 @@ class NatsBus:
         except errors.BadHeaderError as error:
             raise ValueError(f"not a header: {error}") from None
         except (errors.Error, OSError) as error:
-            raise ConnectionLost(_why(error)) from error
+            raise ConnectionLost(why(error)) from error
         finally:
             trio_asyncio.current_loop.reset(token)
 
-    def _take(self, client: NatsClient, wanted: _Subscription) -> None:
-        wanted.refused = ""
+    def _take(self, client: NatsClient, wanted: _Subscription, epoch: int) -> None:
         with self._at_work():
+            if wanted.epoch == epoch:
+                client.drop(wanted.sid)
+            wanted.refused, wanted.epoch = "", epoch
             wanted.sid = client.take(wanted.subject, wanted.queue, wanted.handler)
 
     async def _establish(self, wanted: _Subscription) -> None:
@@ -227,8 +196,7 @@ class NatsBus:
             try:
                 client = self._connection()
                 if wanted.epoch != self.epoch:
-                    self._take(client, wanted)
-                    wanted.epoch = self.epoch
+                    self._take(client, wanted, self.epoch)
                 await self.flush()
             except (ConnectionLost, NoReply):
                 if client is self._client:
@@ -242,26 +210,28 @@ class NatsBus:
         if client is not self._client:
             return
         self._client = None
-        self.last_error = f"{self._url}: {_why(client.last_error)}"
+        self.last_error = f"{self._url}: {why(client.last_error)}"
         log.warning("Lost the connection to %s", self.last_error)
         self._link.down()
         self._inbox.fail(self.last_error)
 
     async def _complain(self, error: Exception) -> None:
         """What nats-py tells while it lives: failed attempts, which are reported elsewhere, and refusals."""
-        text = _why(error)
+        text = why(error)
         found = _VIOLATION.search(text)
         if not found:
             log.debug("nats-py reports: %s", text)
             return
-        kind, subject, queue = found.groups()
+        kind, subject, queue, sid = found.groups()
         self.last_error = text
         log.warning("The server refuses: %s", text)
         if kind == "publish":
             self._inbox.refuse(subject, text)
             return
         for wanted in self._subscriptions:
-            if wanted.subject.lower() == subject and wanted.queue.lower() == (queue or ""):
+            # Older servers tell no id, and the subject only in lower case.
+            same = wanted.subject.lower() == subject and wanted.queue.lower() == (queue or "")
+            if wanted.sid == int(sid) if sid else same:
                 wanted.refused = text
 
     async def _supervise(self) -> None:
@@ -289,7 +259,7 @@ class NatsBus:
             try:
                 return await self._connect(url)
             except Exception as error:  # noqa: BLE001 - the edge of one attempt: whatever that server sent or did
-                self._failed(f"{_public(url)}: {self._options.explain(_why(error))}")
+                self._failed(f"{public_url(url)}: {self._options.explain(why(error))}")
         if not servers:
             self._failed("no server is known")
         return None
@@ -323,26 +293,26 @@ class NatsBus:
                 if not client.is_connected:
                     raise errors.Error("nats: the server neither took nor refused the connection")
                 await self._set_up(client)
+            if client.ended.is_set():
+                raise client.last_error or errors.UnexpectedEOF()
             ready = True
         finally:
             if not ready:
                 await self._close(client)
         self._client = client
-        self._url = _public(url)
+        self._url = public_url(url)
         self._max_payload = client.max_payload
         self.last_error = self._answers.refused
-        for wanted in self._subscriptions:
-            wanted.epoch = self.epoch + 1
         log.info("Connected to %s", self._url)
         self._link.up()
         return client
 
     async def _set_up(self, client: NatsClient) -> None:
-        for wanted in list(self._subscriptions):
-            self._take(client, wanted)
+        for wanted in self._subscriptions:
+            self._take(client, wanted, self.epoch + 1)
         with self._at_work():
             seen = client.ping()
-        await _barrier(client, seen, self._options.connect_timeout)
+        await barrier(client, seen, self._options.connect_timeout)
 
     async def _serve(self, client: NatsClient) -> None:
         try:
@@ -360,19 +330,21 @@ class NatsBus:
             return
         try:
             for wanted in refused:
-                self._take(client, wanted)
+                self._take(client, wanted, self.epoch)
             await self.flush()
         except (ConnectionLost, NoReply):
             return
         if granted := [wanted for wanted in refused if not wanted.refused]:
             log.warning("The server grants again: %s", ", ".join(wanted.subject for wanted in granted))
             for wanted in self._subscriptions:
-                wanted.epoch = self.epoch + 1
+                wanted.epoch += wanted.epoch == self.epoch
             self._link.up()
 
     async def _close(self, client: NatsClient) -> None:
         with trio.CancelScope(shield=True):
-            if client is self._client:
+            if client is not self._client:
+                client.abort()  # never in use, or gone already: there is nobody to be polite to
+            else:
                 with trio.move_on_after(GRACE):
                     try:
                         await self.flush()
@@ -383,56 +355,13 @@ class NatsBus:
                 self._link.down()
                 self._inbox.fail("the bus is closed")
             with trio.move_on_after(GRACE):
-                await trio_asyncio.aio_as_trio(client.close, loop=self._loop)()
+                await trio_asyncio.aio_as_trio(client.leave, loop=self._loop)()
             client.abort()
-
-
-async def _barrier(client: NatsClient, seen: trio.Event, timeout: float) -> None:
-    """Waits for a pong, but not longer than the connection lives."""
-
-    async def watch_end() -> None:
-        await client.ended.wait()
-        nursery.cancel_scope.cancel()
-
-    with trio.move_on_after(timeout):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch_end)
-            await seen.wait()
-            nursery.cancel_scope.cancel()
-    if seen.is_set():
-        return
-    if client.ended.is_set():
-        raise ConnectionLost(_why(client.last_error))
-    raise NoReply(f"the server did not answer within {timeout:g} s")
-
-
-def _why(error: BaseException | None) -> str:
-    """An error of a connection in words for an operator."""
-    if error is None:
-        return "the server closed the connection"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
-    if isinstance(error, (TimeoutError, trio.TooSlowError)):
-        return "no answer in time"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    return str(error).removeprefix("nats: ").strip("' ") or type(error).__name__
-
-
-def _public(url: str) -> str:
-    """A server's URL without the user and password that may stand in it."""
-    parts = urlsplit(url if "://" in url else f"nats://{url}")
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _on_loop_error(_loop: trio_asyncio.TrioEventLoop, context: dict[str, Any]) -> None:
     """An asyncio task of nats-py failed unseen. The default would end the whole program for it."""
     log.error("Within nats-py: %s", context.get("message"), exc_info=context.get("exception"))
-
-
-def _not_about_eof(record: logging.LogRecord) -> bool:
-    """Drops what asyncio says at each end of each TLS connection: that a return value of its own has no effect."""
-    return "eof_received" not in record.getMessage()
 
 
 @asynccontextmanager
@@ -449,7 +378,7 @@ async def open_nats(resolve: Resolve, options: Options | None = None) -> AsyncIt
         whatever the server does; what was published before is flushed if the server takes it.
     """
     chatter = logging.getLogger("asyncio")
-    chatter.addFilter(_not_about_eof)
+    chatter.addFilter(not_about_eof)
     failure: BaseException | None = None
     try:
         async with trio_asyncio.open_loop() as loop:
@@ -465,6 +394,6 @@ async def open_nats(resolve: Resolve, options: Options | None = None) -> AsyncIt
     except BaseExceptionGroup as group:
         raise single(group) from None
     finally:
-        chatter.removeFilter(_not_about_eof)
+        chatter.removeFilter(not_about_eof)
     if failure is not None:
         raise failure

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import logging
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -18,6 +19,7 @@ from nats.protocol import command
 from provisioner.bus.interface import Handler, Headers, Message
 from provisioner.bus.link import deliver
 from provisioner.bus.login import Credentials
+from provisioner.errors import ConnectionLost, NoReply
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +130,11 @@ class NatsClient(Client):
         _step(self._send_ping(future))
         return seen
 
+    async def leave(self) -> None:
+        """Closes the connection, if it was ever made. May wait for ever for a server that has stopped reading."""
+        if self._reading_task is not None:
+            await self.close()
+
     def abort(self) -> None:
         """Cuts the connection without a word, so that nothing can wait for it any more."""
         writer = getattr(self._transport, "_io_writer", None)
@@ -146,3 +153,40 @@ def _step(work: Coroutine[Any, Any, Any]) -> None:
     except StopIteration:
         return
     work.close()
+
+
+async def barrier(client: NatsClient, seen: trio.Event, timeout: float) -> None:
+    """Waits for a pong, but not longer than the connection lives."""
+
+    async def watch_end() -> None:
+        await client.ended.wait()
+        nursery.cancel_scope.cancel()
+
+    with trio.move_on_after(timeout):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_end)
+            await seen.wait()
+            nursery.cancel_scope.cancel()
+    if seen.is_set():
+        return
+    if client.ended.is_set():
+        raise ConnectionLost(why(client.last_error))
+    raise NoReply(f"the server did not answer within {timeout:g} s")
+
+
+def why(error: BaseException | None) -> str:
+    """An error of a connection in words for an operator."""
+    if error is None:
+        return "the server closed the connection"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, (TimeoutError, trio.TooSlowError)):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return str(error).removeprefix("nats: ").strip("' ") or type(error).__name__
+
+
+def not_about_eof(record: logging.LogRecord) -> bool:
+    """Drops what asyncio says at each end of each TLS connection: that a return value of its own has no effect."""
+    return "eof_received" not in record.getMessage()
