@@ -66,7 +66,6 @@ BROAD = {
     "bus.link": "the edge of one event",
     "bus.watch": "the edge of one event",
     "bus.background": "raises it again",
-    "bus.watch": "the edge of one event",
     "bus.nats": "the edge of one connection attempt",
     "fleet.crew": "the edge of one server's cycle",
     "registry.verb": "the edge of one question",
