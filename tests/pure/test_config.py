@@ -57,6 +57,11 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     )
 
 
+def test_an_embedder_who_names_the_least_gets_the_same_defaults() -> None:
+    least = {"path": FILE, "workers": 1, "interval": 60.0, "interval_text": "1m", "helper": ("/opt/prov/helper",)}
+    assert Config(**least, token=Secret("toktoktok")) == parse()  # type: ignore[arg-type]
+
+
 def test_every_key_is_read() -> None:
     config = parse(f"""
 workers: 4
