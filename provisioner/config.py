@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,6 @@ from provisioner.keys import Reading, read_keys
 from provisioner.printable import escaped
 from provisioner.secret import Secret
 from provisioner.strictyaml import MAX_CHARACTERS, NotYAML, load
-
-NOT_BUILT: frozenset[str] = frozenset(
-    {
-        "helper_mode=stream",
-    }
-)
-"""Keys, or a key and its value, that this version declares and can't do yet: using one stops start-up."""
 
 
 @frozen
@@ -105,7 +98,6 @@ def parse_config(
     *,
     cpus: int = 1,
     check_file: FileCheck = lambda _kind, _path: "",
-    not_built: Collection[str] = NOT_BUILT,
 ) -> Config:
     """Checks the text of a configuration file. Reads no file itself.
 
@@ -114,7 +106,6 @@ def parse_config(
         path: the file's name, for messages and for ``Config.path``.
         cpus: how many workers ``workers: 0`` means.
         check_file: looks at the files that keys name.
-        not_built: what stops start-up because this version can't do it.
 
     Raises:
         ConfigError: every fault of the text.
@@ -125,7 +116,7 @@ def parse_config(
         raise ConfigError([Fault(str(path), "", f"can't be read as YAML: {error}")]) from None
     reading = read_keys(tree, KEYS, str(path), dead=DEAD)
     _check_files(reading, str(path), check_file)
-    _check_rules(reading, str(path), not_built)
+    _check_rules(reading, str(path))
     if reading.faults:
         raise ConfigError(reading.faults)
     values = reading.values
@@ -152,7 +143,7 @@ def _check_files(reading: Reading, file: str, check: FileCheck) -> None:
             reading.faults.append(Fault(file, key.name, f"must be {key.allowed}; {problem}", shown))
 
 
-def _check_rules(reading: Reading, file: str, not_built: Collection[str]) -> None:
+def _check_rules(reading: Reading, file: str) -> None:
     """The rules between keys. A key that has a fault of its own counts as not set here."""
     values = reading.values
 
@@ -162,9 +153,6 @@ def _check_rules(reading: Reading, file: str, not_built: Collection[str]) -> Non
     def on(key: str) -> bool:
         return bool(values.get(key))
 
-    for key, value in values.items():
-        if (key in not_built and value) or f"{key}={value}" in not_built:
-            fault(key, "is not built into this version: remove it")
     if on("features.pki") and on("features.ed25519"):
         fault("features.ed25519", "must not be on beside features.pki: a server is enrolled the one way or the other")
     given = reading.written

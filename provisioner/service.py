@@ -148,7 +148,7 @@ class Service:
         """
         fixed = {
             name: getattr(self.config, name)
-            for name in UNCHANGEABLE
+            for name in UNCHANGEABLE | ({"helper"} if self.config.helper_mode == "stream" else set())
             if getattr(config, name) != getattr(self.config, name)
         }
         config = evolve(config, **fixed)

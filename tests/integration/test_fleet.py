@@ -251,3 +251,25 @@ async def test_hostile_events_leave_the_daemon_unharmed(nats: NatsServer, tmp_pa
                 await fleet.announce()
                 await daemon.until(lambda status: status["outcomes"].get("provisioned", 0) == 1)
             assert (await daemon.metrics())["event_discovered"] == 1
+
+
+STREAM = """#!/bin/sh
+while read -r line; do
+    echo '{"configuration":{"plugin.choria.server.provision":"0"}}'
+done
+"""
+
+
+async def test_helpers_that_run_on(nats: NatsServer, tmp_path: Path) -> None:
+    made = make_servers(100, version=1, token="s3cret", now=time.time())
+    write_helper(tmp_path, STREAM)
+    async with open_nats(resolver(nats)) as bus:
+        await bus.wait_connected()
+        async with open_fleet(bus, made.servers) as fleet:
+            async with running_daemon(tmp_path, nats.port, helper_mode="stream", helper_processes=2) as daemon:
+                await daemon.until(lambda status: status["outcomes"].get("provisioned", 0) >= 100)
+                once(fleet)
+                helpers = children(daemon.process.pid)
+                assert len(helpers) == 2
+                assert await daemon.ends() == 0
+                assert [pid for pid in helpers if alive(pid)] == []

@@ -8,7 +8,7 @@ from attrs import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.config import NOT_BUILT, Config, Features, parse_config
+from provisioner.config import Config, Features, parse_config
 from provisioner.config_keys import DEAD, DENY_LIST, KEYS
 from provisioner.errors import ConfigError, Fault
 from provisioner.secret import Secret
@@ -19,13 +19,13 @@ LEAST = "helper: /opt/prov/helper\ntoken: toktoktok\n"
 HEX_KEY = "ed4928c628d1c2c6eae90338905995612959273a5c63f93636c14614ac8737d1"
 
 
-def parse(more: str = "", *, not_built: frozenset[str] = frozenset(), **options: object) -> Config:
-    return parse_config(LEAST + more, FILE, not_built=not_built, **options)  # type: ignore[arg-type]
+def parse(more: str = "", **options: object) -> Config:
+    return parse_config(LEAST + more, FILE, **options)  # type: ignore[arg-type]
 
 
-def faults(content: str, *, not_built: frozenset[str] = frozenset()) -> list[str]:
+def faults(content: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        parse_config(content, FILE, not_built=not_built)
+        parse_config(content, FILE)
     assert all(fault.file == str(FILE) for fault in caught.value.faults)
     return [f"{fault.key}: {fault.problem}" for fault in caught.value.faults]
 
@@ -132,7 +132,6 @@ def test_table_and_config_agree() -> None:
     named = {key.name for key in KEYS}
     assert {f"features.{f.name}" for f in fields(Features)} | {f.name for f in fields(Config)} - ours == named
     assert len(named) == len(KEYS)
-    assert {entry.partition("=")[0] for entry in NOT_BUILT} <= named
     assert named.isdisjoint(DEAD)
     assert {key.name for key in KEYS if key.secret} == {"token", "broker_provisioning_password"}
 
@@ -200,18 +199,6 @@ def test_rules_between_keys_that_are_kept() -> None:
 def test_a_key_with_a_fault_of_its_own_is_not_called_missing_too() -> None:
     (said,) = faults(LEAST + "features: {jwt: true}\njwt_verify_cert: 12")
     assert "YAML reads this as a number" in said
-
-
-@pytest.mark.parametrize("entry", sorted(NOT_BUILT))
-def test_what_is_not_built_stops_start_up(entry: str) -> None:
-    name, _, value = entry.partition("=")
-    group, _, inner = name.rpartition(".")
-    value = value or {"audit_log": "/a", "record_inputs": "/r"}.get(name, "true")
-    line = f"{group}: {{{inner}: {value}}}" if group else f"{name}: {value}"
-    said = faults(LEAST + line, not_built=frozenset({entry}))
-    assert f"{name}: is not built into this version: remove it" in said
-    off = "process" if name == "helper_mode" else "''" if "log" in name or "inputs" in name else "false"
-    parse(f"{group}: {{{inner}: {off}}}" if group else f"{name}: {off}", not_built=frozenset({entry}))
 
 
 def test_all_faults_are_told_at_once_in_the_order_of_the_documentation() -> None:
