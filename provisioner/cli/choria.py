@@ -15,6 +15,12 @@ PROGRAM = Program(
             "choria-provisioner run --config /etc/choria-provisioner/choria-provisioner.yaml",
         ),
         Command(
+            "provision",
+            "provisioner.cli.provision",
+            "provision one or some servers now, in the foreground",
+            "choria-provisioner provision --config provisioner.yaml --dry-run n1.example.net",
+        ),
+        Command(
             "status",
             "provisioner.cli.status_command",
             "show the running daemon: its role, who is at work, who waits and why, the last outcomes",

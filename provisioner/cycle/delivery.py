@@ -5,12 +5,13 @@ writes the new ones. So everything that it would refuse, or would silently leave
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from provisioner import strictjson
 from provisioner.cycle.facts import Facts
-from provisioner.errors import BadConfiguration
+from provisioner.errors import BadConfiguration, ProvisionerError, TrustError
 from provisioner.helper.contract import HelperReply
 from provisioner.secret import Secret
 from provisioner.trust.policies import check_policies
@@ -42,11 +43,8 @@ def configure_data(
         BadConfiguration: the server would refuse it, or would leave a part of it out without a word.
     """
     ssldir = (facts.csr or {}).get("ssldir") or reply.ssldir
-    check_configuration(reply.configuration)
-    _check_tls(reply, ssldir, bool(key))
-    check_policies(reply.action_policies, reply.opa_policies)
-    _check_documents("action_policies", reply.action_policies)
-    _check_documents("opa_policies", reply.opa_policies)
+    for check in _checks(reply, ssldir, key=bool(key)):
+        check()
     return {
         "action_policies": dict(reply.action_policies),
         "ca": reply.ca,
@@ -59,6 +57,28 @@ def configure_data(
         "ssldir": ssldir,
         "token": token.reveal(),
     }
+
+
+def delivery_problems(facts: Facts, reply: HelperReply) -> list[ProvisionerError]:
+    """Everything for which ``configure_data`` would refuse this answer, and not only the first."""
+    found: list[ProvisionerError] = []
+    ssldir = (facts.csr or {}).get("ssldir") or reply.ssldir
+    for check in _checks(reply, ssldir, key=bool(reply.key)):
+        try:
+            check()
+        except (BadConfiguration, TrustError) as error:
+            found.append(error)
+    return found
+
+
+def _checks(reply: HelperReply, ssldir: str, *, key: bool) -> tuple[Callable[[], None], ...]:
+    return (
+        partial(check_configuration, reply.configuration),
+        partial(_check_tls, reply, ssldir, key),
+        partial(check_policies, reply.action_policies, reply.opa_policies),
+        partial(_check_documents, "action_policies", reply.action_policies),
+        partial(_check_documents, "opa_policies", reply.opa_policies),
+    )
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:
