@@ -6,13 +6,14 @@ each other's work or write in turns for ever: whoever loses reads again and find
 
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 import trio
 
 from provisioner.bus.keyvalue import KeyValue
 from provisioner.errors import BusError, RegistryError, RevisionConflict
 from provisioner.registry.answer import UNAVAILABLE
-from provisioner.registry.buckets import Mirror
+from provisioner.registry.buckets import Reading
 from provisioner.registry.diff import Change, Create, Delete, Update, differences
 from provisioner.registry.keys import quoted
 from provisioner.registry.metrics import FAILED, RECONCILED, Metrics
@@ -29,6 +30,14 @@ RETRY_FIRST, RETRY_MAX = 1.0, 60.0
 """Seconds between tries at start, doubled each time up to the second."""
 
 
+class Reader(Protocol):
+    """What the registry bucket is read by: its ``Mirror``."""
+
+    async def read(self) -> Reading:
+        """See ``Mirror``."""
+        ...
+
+
 class Keeper:
     """The writer of the registry bucket.
 
@@ -36,9 +45,9 @@ class Keeper:
         problem: why the registry was not brought up to date when that was last tried; ``""`` when it was.
     """
 
-    def __init__(self, mirror: Mirror, bucket: KeyValue, wanted: Mapping[str, bytes], metrics: Metrics) -> None:
+    def __init__(self, reader: Reader, bucket: KeyValue, wanted: Mapping[str, bytes], metrics: Metrics) -> None:
         self.problem = "it was not compared yet"
-        self._mirror = mirror
+        self._reader = reader
         self._bucket = bucket
         self._wanted = wanted
         self._metrics = metrics
@@ -83,7 +92,7 @@ class Keeper:
         """
         written = 0
         for _ in range(TRIES):
-            reading = await self._mirror.read()
+            reading = await self._reader.read()
             changes = differences(self._wanted, reading.rows)
             try:
                 for change in changes:

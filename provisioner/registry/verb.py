@@ -44,6 +44,8 @@ class Verb:
 
             def take(message: Message) -> None:
                 if self._may_answer(message):
+                    # Counted here: a burst arrives before the first of its tasks runs.
+                    self._count(+1)
                     nursery.start_soon(self._answer, message)
 
             async with self._bus.subscribe(VERB, take, queue=GROUP):
@@ -67,8 +69,6 @@ class Verb:
 
     async def _answer(self, message: Message) -> None:
         started = time.monotonic()
-        self._open += 1
-        self._metrics.open_requests.set(self._open)
         what, outcome, data = UNKNOWN, UNAVAILABLE, error_answer(UNAVAILABLE, "the service is stopping")
         try:
             request = parse_request(message.data)
@@ -82,11 +82,14 @@ class Verb:
             log.exception("A question could not be answered")
             outcome, data = INTERNAL, error_answer(INTERNAL, "the service failed on this question; its log says why")
         finally:
-            self._open -= 1
             self._send(message.reply, data)
-            self._metrics.open_requests.set(self._open)
+            self._count(-1)
             self._metrics.requests.labels(what, outcome).inc()
             self._metrics.request_time.observe(time.monotonic() - started)
+
+    def _count(self, change: int) -> None:
+        self._open += change
+        self._metrics.open_requests.set(self._open)
 
     def _send(self, reply: str, data: bytes) -> None:
         try:
