@@ -18,7 +18,7 @@ is that server's end (``fleet/crew.py``); what isn't foreseen anywhere else ends
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import time
 
 import trio
@@ -72,6 +72,7 @@ class Service:
         lead: decides when this instance may act; always, when None.
         on_end: told of each finished cycle.
         pages: more pages for ``monitor_port``.
+        clock: unix time in seconds: what tokens are verified by and requests are dated with.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Service:
         lead: Lead | None = None,
         on_end: OnEnd = lambda ended: None,
         pages: Mapping[str, monitor.Route] | None = None,
+        clock: Callable[[], float] = time,
     ) -> None:
         self.config = config
         self.identity = identity
@@ -103,7 +105,8 @@ class Service:
         self._run_helper = run_helper
         self._on_end = on_end
         self._pages = dict(pages or {})
-        self._means = load_means(config, run_helper, self.metrics)
+        self._clock = clock
+        self._means = load_means(config, run_helper, self.metrics, clock=clock)
         self.term: Running | None = None
 
     async def run(self, *, task_status: trio.TaskStatus["Service"] = trio.TASK_STATUS_IGNORED) -> None:
@@ -152,7 +155,7 @@ class Service:
             if getattr(config, name) != getattr(self.config, name)
         }
         config = evolve(config, **fixed)
-        self._means = load_means(config, self._run_helper, self.metrics)
+        self._means = load_means(config, self._run_helper, self.metrics, clock=self._clock)
         self.config = config
         if self.term is not None:
             self.term.crew.roster.interval = config.interval

@@ -13,7 +13,11 @@ from provisioner.trust.server_token import ServerTokenIssuer, load_server_token_
 
 
 def load_means(
-    config: Config, run_helper: RunHelper, metrics: Metrics, record: Callable[[str, bytes], None] | None = None
+    config: Config,
+    run_helper: RunHelper,
+    metrics: Metrics,
+    record: Callable[[str, bytes], None] | None = None,
+    clock: Callable[[], float] = time,
 ) -> Means:
     """The means of a configuration.
 
@@ -22,6 +26,7 @@ def load_means(
         run_helper: runs the site's helper.
         metrics: told of each helper run.
         record: given each helper input, instead of what ``record_inputs`` says.
+        clock: unix time in seconds.
 
     Raises:
         ConfigError: a key file can't be used; the error names file, key and what was found.
@@ -37,7 +42,7 @@ def load_means(
         )
 
     if features.ed25519:
-        load_issuer(time())  # a mistake is found at start-up, not at the first server
+        load_issuer(clock())  # a mistake is found at start-up, not at the first server
     return Means(
         config=config,
         run_helper=run_helper,
@@ -46,4 +51,5 @@ def load_means(
         deny_list=DenyList(config.cert_deny_list, file=str(config.path)) if features.pki else None,
         load_issuer=load_issuer if features.ed25519 else None,
         record=record,
+        clock=clock,
     )
