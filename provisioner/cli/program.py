@@ -59,6 +59,9 @@ class Program:
         asked_help = not {"--help", "-h"}.isdisjoint(leading)
         if rest and rest[0] in named:
             chosen = named[rest.pop(0)]
+        elif rest and not rest[0].startswith("-"):
+            print(f"{self.name}: no such command: {rest[0]}; there are {', '.join(named)}", file=sys.stderr)
+            return EXIT_REFUSED
         elif asked_help or not self.default:
             print(self._help(), file=sys.stdout if asked_help else sys.stderr)
             return EXIT_OK if asked_help else EXIT_REFUSED

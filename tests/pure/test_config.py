@@ -136,6 +136,20 @@ def test_table_and_config_agree() -> None:
     assert {key.name for key in KEYS if key.secret} == {"token", "broker_provisioning_password"}
 
 
+def test_what_needs_a_restart() -> None:
+    assert {key.name for key in KEYS if not key.reload} == {
+        "audit_log", "workers", "helper_mode", "helper_processes", "site", "lifecycle_component", "logfile",
+        "monitor_port", "status_listen", "choria_insecure", "broker_provisioning_password", "leader_election", "create_bucket",
+        "sharing",
+    }  # fmt: skip
+
+
+def test_a_wrong_value_is_shown_within_bounds() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"loglevel: {'x' * 500}")
+    assert [fault.found for fault in caught.value.faults] == ["x" * 100 + "…"]
+
+
 def test_empty_values_are_the_default() -> None:
     assert parse("".join(f"{key.name}:\n" for key in KEYS if "." not in key.name and not key.required)) == parse()
     assert parse("features:\nsite: ''\ninterval: ''\n") == parse()

@@ -85,6 +85,15 @@ def test_wrong_flags_are_told_once_and_exit_2(words: list[str], said: str, capsy
     assert printed.err.endswith(f"choria-provisioner run: error: {said}\n")
 
 
+@pytest.mark.parametrize(
+    "words", [["frobnicate"], ["--debug", "frobnicate", "--config", "x"], ["--help", "frobnicate"]]
+)
+def test_an_unknown_command_is_told_with_those_there_are(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert PROGRAM.main(words) == 2
+    there = ", ".join(command.name for command in PROGRAM.commands)
+    assert capsys.readouterr() == ("", f"choria-provisioner: no such command: frobnicate; there are {there}\n")
+
+
 SPY = """
 def configure(parser): parser.add_argument("--name", default="")
 def main(arguments):
