@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The lab's tests run against the provisioner that this names: ours, unless told otherwise.
+export MESH_LAB_PROVISIONER ?= $(CURDIR)/$(BIN)/postgres-provisioner
 
 .PHONY: demo demo-postgres test test-all lint types bench docs clean
 .DEFAULT_GOAL := test

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, LiteralString, Self, TypeVar
@@ -36,6 +37,8 @@ PASSING = frozenset({"XX000", LOCK_NOT_AVAILABLE, "55006", "40P01", "40001", "53
 
 _CONNECT_SECONDS = 10
 _TRIES = 6
+_PATIENCE_SECONDS = 5.0
+"""No try is begun later: one consumer that somebody holds a lock on must not hold up the others for long."""
 _FIRST_PAUSE = 0.05
 _LOST = re.compile(r"08|57P0[1-5]|58")
 _VERIFIER = re.compile(r"'SCRAM-SHA-256\$[^']*'")
@@ -46,6 +49,8 @@ _OPTIONS = (
     *("idle_in_transaction_session_timeout=0", "client_min_messages=notice", "standard_conforming_strings=on"),
     "local_preload_libraries=",
 )
+_LONG = "statement_timeout=15min"
+"""In consumers' databases: what it takes to hand over everything in a large one."""
 _OPTIONS_17 = ("transaction_timeout=0",)
 
 
@@ -103,6 +108,8 @@ class Link:
         if dbname is None:
             # Whether the server is read only is to be seen on this one, not overridden.
             options.remove(_READ_WRITE)
+        else:
+            options.append(_LONG)
         given = self.base | ({} if dbname is None else {"dbname": dbname})
         set_by_us = " ".join(f"-c {option}" for option in options)
         asked = given.get("options") or os.environ.get("PGOPTIONS", "")
@@ -162,11 +169,12 @@ class Link:
             action: a whole transaction; nothing of a failed try stays.
         """
         pause = _FIRST_PAUSE
+        give_up = time.monotonic() + _PATIENCE_SECONDS
         for _ in range(_TRIES - 1):
             try:
                 return action()
             except StatementRefused as error:
-                if error.sqlstate not in PASSING:
+                if error.sqlstate not in PASSING or time.monotonic() > give_up:
                     raise
             self.pause(pause)
             pause *= 2
