@@ -15,6 +15,12 @@ PROGRAM = Program(
             "choria-provisioner run --config /etc/choria-provisioner/choria-provisioner.yaml",
         ),
         Command(
+            "helper",
+            "provisioner.cli.try_helper",
+            "try the site's helper without a server: its time, its answer, every complaint",
+            "choria-provisioner helper --command '/opt/prov/helper.py --site london' --fleet 300",
+        ),
+        Command(
             "provision",
             "provisioner.cli.provision",
             "provision one or some servers now, in the foreground",
