@@ -31,6 +31,7 @@ def _matches(wanted: Filter) -> bool:
         (Filter(identity=("/example/",)), True),
         (Filter(identity=("/^example/",)), False),
         (Filter(identity=("/",)), False),
+        (Filter(identity=("//",)), True),
         (Filter(identity=("n1.example",)), False),
         (Filter(agent=("choria_provision",)), True),
         (Filter(agent=("choria_provision", "rpcutil")), True),

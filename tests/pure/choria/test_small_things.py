@@ -175,6 +175,8 @@ def test_pauses(tries: int, luck: float, seconds: float) -> None:
         ("broker.example.net:4222", "nats://broker.example.net:4222"),
         (" broker:4222 ", "nats://broker:4222"),
         ("tls://broker:4222", "tls://broker:4222"),
+        ("broker:1", "nats://broker:1"),
+        ("broker:65535", "nats://broker:65535"),
         ("nats://user:s3cret@broker:4222/path", "nats://broker:4222"),
         ("[::1]:4222", "nats://[::1]:4222"),
     ],
