@@ -19,11 +19,11 @@ from provisioner.errors import (
     RegistryError,
 )
 from provisioner.printable import escaped
-from provisioner.registry.answer import BAD_REQUEST, UNAVAILABLE
+from provisioner.registry.answer import BAD_REQUEST, UNAVAILABLE, narrowed
 from provisioner.registry.client import ANSWER_TIMEOUT, Page, ask
 from provisioner.registry.keys import REGISTRY, SHAPES
 
-CONNECT_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 5.0
 """Seconds until there must be a connection."""
 
 _CODES = {BAD_REQUEST: EXIT_REFUSED, UNAVAILABLE: EXIT_UNREACHABLE}
@@ -53,10 +53,12 @@ def main(arguments: argparse.Namespace) -> int:
         async with bus as connection:
             with trio.move_on_after(CONNECT_TIMEOUT):
                 await connection.wait_connected()
-                return await ask(connection, arguments.what, timeout=ANSWER_TIMEOUT, **narrowing)
-            raise ConnectionLost(f"not connected within {CONNECT_TIMEOUT:g} s: {connection.last_error}")
+            if not connection.connected:
+                raise ConnectionLost(f"not connected within {CONNECT_TIMEOUT:g} s: {connection.last_error}")
+            return await ask(connection, arguments.what, timeout=ANSWER_TIMEOUT, **narrowing)
 
     try:
+        narrowed(SHAPES[arguments.what], narrowing)  # refused here, a wrong question needs no server
         page = trio.run(question)
     except RegistryError as error:
         if arguments.json:

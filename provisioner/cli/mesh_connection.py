@@ -56,9 +56,9 @@ def open_bus(arguments: argparse.Namespace, name: str) -> AbstractAsyncContextMa
         ConfigError: the flags don't go together, or a file can't be used.
     """
     if bool(arguments.user) != bool(arguments.password_file):
-        raise ConfigError([Fault("", "--user", "goes together with --password-file")])
+        raise ConfigError([Fault("--user", "", "goes together with --password-file")])
     if arguments.user and arguments.creds:
-        raise ConfigError([Fault("", "--creds", "excludes --user")])
+        raise ConfigError([Fault("--creds", "", "excludes --user")])
 
     def credentials() -> Credentials:
         if arguments.creds:

@@ -122,7 +122,7 @@ class Service:
             "/readyz": monitor.Route(lambda _: self._ready()),
             "/status": monitor.Route(lambda _: self._status(), loopback_only=True),
         }
-        await monitor.serve(port, routes, key="--monitor-port", task_status=task_status)
+        await monitor.serve(port, routes, file="--monitor-port", key="", task_status=task_status)
 
     def _ready(self) -> monitor.Response:
         if problems := self.problems():
