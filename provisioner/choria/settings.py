@@ -4,14 +4,17 @@ Nothing here reads a file or a name service. ``load_order`` says which files cou
 and ``read_settings`` makes a ``ChoriaSettings`` of their texts.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from attrs import Attribute, evolve, field, fields, frozen
 
+from provisioner.choria import v1
 from provisioner.choria.hosts import broker_url
 from provisioner.choria.ids import identity_problem
+from provisioner.choria.wire import MAX_TTL
 from provisioner.durations import parse_duration
 from provisioner.errors import ConfigError, Fault
 from provisioner.printable import escaped
@@ -25,6 +28,7 @@ MAX_CONNECT_TIMEOUT = 120.0
 MAX_LINE = 64 * 1024
 """Characters; the reference stops reading a file at a longer line (11.3)."""
 
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
 _FORBIDDEN_WITH_CHORIA = (
     "plugin.choria.security.server.token_file",
     "plugin.choria.security.server.seed_file",
@@ -71,9 +75,9 @@ def _boolean(value: str) -> bool:
 
 
 def _integer(value: str) -> int:
-    if not value.removeprefix("-").isdecimal() or not value.isascii():
-        raise ValueError("a whole number is wanted")
-    return int(value[:20])
+    if not _WHOLE.fullmatch(value):
+        raise ValueError("a whole number of at most nine digits is wanted")
+    return int(value)
 
 
 def _duration(value: str) -> float:
@@ -102,8 +106,8 @@ def _provider(value: str) -> str:
 
 
 def _seconds(value: str) -> int:
-    if (seconds := _integer(value)) <= 0:
-        raise ValueError("more than 0 seconds are wanted")
+    if not 0 < (seconds := _integer(value)) <= MAX_TTL:
+        raise ValueError(f"more than 0 and at most {MAX_TTL} seconds are wanted")
     return seconds
 
 
@@ -268,6 +272,9 @@ def read_settings(
             except ValueError as error:
                 faults.append(Fault(str(path), attribute.metadata["key"], str(error), _shown(attribute, value)))
     settings = ChoriaSettings(**values)
+    if settings.version == 1 and settings.ttl < v1.SHORTEST_TTL and "ttl" in typed:
+        problem = f"servers of protocol version 1 drop requests of less than {v1.SHORTEST_TTL} seconds"
+        faults.append(Fault(str(typed["ttl"][1]), "ttl", problem, typed["ttl"][0]))
     if settings.security_provider == "choria":
         faults += [
             Fault(str(typed[key][1]), key, "must not be set beside plugin.security.provider = choria")

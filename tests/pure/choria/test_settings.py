@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from provisioner.choria import settings
 from provisioner.choria.settings import ChoriaSettings, load_order, read_settings
 from provisioner.errors import ConfigError, Fault
+from provisioner.printable import escaped
 from provisioner.secret import Secret
 
 MAIN = PurePath("/etc/choria-provisioner/choria.cfg")
@@ -30,7 +31,9 @@ def test_syntax() -> None:
 
 
 def test_nothing_is_read_after_a_huge_line() -> None:
-    assert list(settings.parse("a=1\nb=" + "x" * settings.MAX_LINE + "\nc=2")) == [("a", "1")]
+    longest = "b=" + "x" * (settings.MAX_LINE - 2)
+    assert list(settings.parse(f"a=1\n{longest}x\nc=2")) == [("a", "1")]
+    assert [key for key, _ in settings.parse(f"a=1\n{longest}\nc=2")] == ["a", "b", "c"]
 
 
 @given(st.text())
@@ -132,8 +135,8 @@ def test_faults_name_file_key_and_value() -> None:
         "plugin.security.provider = pkcs11\n"
         "plugin.choria.middleware_hosts = a:1, nats://u:s3cret@b\n"
     ) == (
-        Fault(str(MAIN), "ttl", "a whole number is wanted", "soon"),
-        Fault(str(MAIN), "discovery_timeout", "more than 0 seconds are wanted", "0"),
+        Fault(str(MAIN), "ttl", "a whole number of at most nine digits is wanted", "soon"),
+        Fault(str(MAIN), "discovery_timeout", "more than 0 and at most 31536000 seconds are wanted", "0"),
         Fault(
             str(MAIN), "plugin.choria.middleware_hosts", "a host and a port are wanted, such as broker.example.net:4222"
         ),
@@ -142,10 +145,10 @@ def test_faults_name_file_key_and_value() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["-1", "1.5", "\u0661", "0x10", "10 # ten"])
+@pytest.mark.parametrize("text", ["-1", "1.5", "\u0661", "0x10", "10 # ten", "1" * 10, "1" * 5000, "31536001", "29"])
 def test_bad_numbers(text: str) -> None:
     (fault,) = _faults(f"ttl = {text}")
-    assert (fault.key, fault.found) == ("ttl", text)
+    assert (fault.key, fault.found) == ("ttl", escaped(text, 100))
 
 
 def test_bytes_that_are_no_text_stand_in_paths_only() -> None:
@@ -159,6 +162,25 @@ def test_bytes_that_are_no_text_stand_in_paths_only() -> None:
     ]
     assert faults[2].found is None
     assert "\udcff" not in str(faults[1])
+
+
+def test_ttl_at_its_edges() -> None:
+    assert _read("ttl = 30").ttl == 30
+    assert _read("ttl = 31536000").ttl == 31_536_000
+    assert _read("ttl = 1\nplugin.security.provider = choria").ttl == 1
+    (fault,) = _faults("ttl = 29")
+    assert fault.problem == "servers of protocol version 1 drop requests of less than 30 seconds"
+
+
+@pytest.mark.parametrize("text", ["0", "121", "120.1s", "-1s"])
+def test_connect_timeouts_out_of_range(text: str) -> None:
+    (fault,) = _faults(f"plugin.choria.network.connect_timeout = {text}")
+    assert fault.problem == "more than 0s and at most 120s are wanted"
+
+
+def test_a_found_value_is_shown_short() -> None:
+    (fault,) = _faults("ttl = " + "x" * 101)
+    assert fault.found == "x" * 100 + "…"
 
 
 def test_a_bad_duration() -> None:
@@ -222,7 +244,9 @@ def test_later_files_override_and_plugin_d_has_a_prefix() -> None:
 def test_a_fault_names_the_file_that_wins() -> None:
     with pytest.raises(ConfigError) as caught:
         read_settings([(MAIN, "ttl = 60"), (PurePath("/choria.conf"), "ttl = x")], environ={}, default_identity="h")
-    assert caught.value.faults == (Fault("/choria.conf", "ttl", "a whole number is wanted", "x"),)
+    assert caught.value.faults == (
+        Fault("/choria.conf", "ttl", "a whole number of at most nine digits is wanted", "x"),
+    )
 
 
 def test_environment() -> None:

@@ -241,6 +241,13 @@ def test_what_is_refused_and_how(version: int, kind: str, layer: int, path: str,
         _decode(version, kind, _assemble(version, kind, kept))
 
 
+@pytest.mark.parametrize(("version", "ttl"), [(1, 30), (2, 1), (1, 31_536_000), (2, 31_536_000)])
+def test_ttl_at_its_edges(version: int, ttl: int) -> None:
+    wire = WIRES[version]
+    request = evolve(REQUEST, ttl=ttl)
+    assert wire.decode_request(wire.encode_request(request, url=URL)) == request
+
+
 def test_version_2_request_without_a_filter_is_for_everybody() -> None:
     layers = _layers(2, "request")
     del layers[2]["filter"]
