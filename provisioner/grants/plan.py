@@ -31,6 +31,8 @@ from provisioner.grants.steps import (
 )
 
 OnRevoke = Literal["retain", "drop"]
+QUIET_SECONDS = 0.25
+"""Between two looks for sessions: one that waited for a lock when NOLOGIN was committed still gets in afterwards."""
 
 
 @frozen
@@ -41,11 +43,13 @@ class Policy:
         on_revoke: whether a departed consumer's data is kept or dropped.
         extensions: the extensions that consumers may ask for.
         max_remove: remove nothing when more than this would go; None for no bound.
+        quiet_seconds: between two looks for sessions of who is revoked.
     """
 
     on_revoke: OnRevoke = "retain"
     extensions: frozenset[str] = frozenset()
     max_remove: int | None = None
+    quiet_seconds: float = QUIET_SECONDS
 
 
 @frozen

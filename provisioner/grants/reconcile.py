@@ -226,7 +226,8 @@ class _Work:
         if not decided.removals:
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        hands = Remove(self.link, self.session, server, self.job.provision, self.job.policy.on_revoke, now)
+        policy = self.job.policy
+        hands = Remove(self.link, self.session, server, self.job.provision, policy.on_revoke, now, policy.quiet_seconds)
         try:
             self.report.removed += hands.remove(decided.removals)
         except RunEnded:

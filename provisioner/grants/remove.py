@@ -16,7 +16,7 @@ from attrs import define, evolve, field
 from psycopg import sql
 
 from provisioner.errors import StatementRefused
-from provisioner.grants import mark
+from provisioner.grants import mark, plan
 from provisioner.grants.catalogue import Server
 from provisioner.grants.ensure import hold
 from provisioner.grants.handover import Place, clear, enter, hand_over, name
@@ -25,9 +25,6 @@ from provisioner.grants.postgres import INSUFFICIENT_PRIVILEGE, PASSING, Link, S
 from provisioner.grants.report import RemovalResult, RemovalWord
 
 log = logging.getLogger(__name__)
-
-QUIET_SECONDS = 0.25
-"""Between two looks for sessions: one that waited for a lock when NOLOGIN was committed still gets in afterwards."""
 
 _SHUT_SECONDS = 30.0
 _END_SECONDS = 15.0
@@ -84,6 +81,7 @@ class Remove:
     provision: str
     on_revoke: OnRevoke
     now: str
+    quiet_seconds: float = plan.QUIET_SECONDS
     _me: int = 0
 
     def remove(self, removals: Sequence[Removal]) -> list[RemovalResult]:
@@ -224,7 +222,7 @@ class Remove:
             if not quiet:
                 return
             if calm < 2:
-                self.link.pause(QUIET_SECONDS)
+                self.link.pause(self.quiet_seconds)
         if calm < 2:
             for each in counted.values():
                 each.lingering.append(f"sessions came again and again for {_END_SECONDS:.0f} s")

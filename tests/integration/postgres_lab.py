@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from attrs import define, field
 
-from provisioner.grants import cluster, naming, reconcile
+from provisioner.grants import cluster, naming, plan, reconcile
 from provisioner.grants.cluster import Cluster
 from provisioner.grants.plan import Policy
 from provisioner.grants.postgres import Link
@@ -63,6 +63,7 @@ class Lab:
     provision: str = "database"
     statements: list[str] = field(factory=list)
     former: dict[str, Secret] = field(factory=dict)
+    quiet_seconds: float = plan.QUIET_SECONDS
 
     @property
     def manifest_path(self) -> Path:
@@ -97,7 +98,7 @@ class Lab:
         """One run in this process."""
         on_revoke = job.pop("on_revoke", "retain")
         extensions = frozenset(job.pop("extensions", ()))
-        job.setdefault("policy", Policy(on_revoke, extensions, job.pop("max_remove", None)))
+        job.setdefault("policy", Policy(on_revoke, extensions, job.pop("max_remove", None), self.quiet_seconds))
         job.setdefault("provision", self.provision)
         base = job.pop("base", self.base)
         self.statements = []

@@ -393,6 +393,7 @@ class _Killed(BaseException):
 
 def scenario(lab: Lab) -> None:
     """One run that creates, rotates, lets read, keeps and removes; on a server that was served before."""
+    lab.quiet_seconds = 0.01  # nobody reconnects here
     for module in ("wiki", "mail", "chat", "news"):
         lab.secret("n1", module, f"pw-{module}")
     lab.secret("n2", "read", "r")
@@ -417,7 +418,7 @@ def die(statement):
     count += 1
     if count == int(at):
         os.kill(os.getpid(), signal.SIGKILL)
-job = reconcile.Job(Path(manifest), Path(grants), "database", plan.Policy(on_revoke))
+job = reconcile.Job(Path(manifest), Path(grants), "database", plan.Policy(on_revoke, quiet_seconds=0.01))
 reconcile.reconcile(job, Link({}, on_statement=die))
 """
 
@@ -433,14 +434,7 @@ def _undisturbed(lab: Lab, on_revoke: str) -> tuple[dict[str, Any], int]:
 
 @pytest.mark.parametrize("on_revoke", ["retain", "drop"])
 def test_cut_off_at_some_statements_and_run_again(lab: Lab, on_revoke: str) -> None:
-    _cut(lab, on_revoke, step=47)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("on_revoke", ["retain", "drop"])
-def test_cut_off_at_each_statement_and_run_again(lab: Lab, on_revoke: str) -> None:
-    _cut(lab, on_revoke, step=1)
+    _cut(lab, on_revoke, step=17)
 
 
 def _cut(lab: Lab, on_revoke: str, *, step: int) -> None:
@@ -470,7 +464,9 @@ def _cut(lab: Lab, on_revoke: str, *, step: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("on_revoke", ["retain", "drop"])
 def test_killed_at_each_statement_and_run_again(lab: Lab, on_revoke: str) -> None:
-    """The same with a real process and SIGKILL."""
+    """The same with a real process and SIGKILL, at every single statement."""
+    if (lab.major, on_revoke) in {(16, "retain"), (16, "drop"), (18, "drop")}:
+        pytest.skip("a minute each; the older and the newest major tell it")
 
     wanted, count = _undisturbed(lab, on_revoke)
     for at in range(1, count + 1):
