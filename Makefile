@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The lab's tests run against the provisioner that this names: ours, unless told otherwise.
 export MESH_LAB_PROVISIONER ?= $(CURDIR)/$(BIN)/postgres-provisioner
 
-.PHONY: demo demo-postgres test test-all lint types bench docs clean
+.PHONY: demo demo-mesh demo-postgres test test-all lint types bench docs clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.installed: pyproject.toml
@@ -19,6 +19,9 @@ demo: $(VENV)/.installed  ## the main job on an embedded NATS server and 50 simu
 
 demo-postgres: $(VENV)/.installed  ## three PostgreSQL logins come, rotate and go on a server raised for it
 	$(BIN)/postgres-provisioner demo
+
+demo-mesh: $(VENV)/.installed  ## the mesh's accounts, registry, three nodes and what they may not do
+	$(BIN)/python docs/examples/mesh_demo.py
 
 test: $(VENV)/.installed  ## under five minutes on two cores
 	$(BIN)/python -m pytest -m "not slow and not interop and not browser"

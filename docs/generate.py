@@ -13,11 +13,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from provisioner.bus.memory import MemoryBroker
 from provisioner.cli.program import Program
 from provisioner.config_keys import DEAD, KEYS
 from provisioner.cycle.outcome import KINDS
 from provisioner.errors import EXIT_CODES
 from provisioner.metrics import Metrics
+from provisioner.registry.serve import Service
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -76,9 +78,20 @@ def dead_keys() -> str:
 
 def metrics() -> str:
     """Every metric of ``choria-provisioner``, as its registry has them."""
-    families = Metrics(CollectorRegistry(), "london").registry.collect()
+    return _metrics(Metrics(CollectorRegistry(), "london").registry)
+
+
+def mesh_metrics() -> str:
+    """Every metric of ``mesh-provisioner``, beside those of its process."""
+    registry = CollectorRegistry()
+    bus = MemoryBroker().connect()
+    Service(bus, registry)
+    return _metrics(registry)
+
+
+def _metrics(registry: CollectorRegistry) -> str:
     rows = []
-    for family in families:
+    for family in registry.collect():
         labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
         rows.append((f"`{family.name}`", family.type, ", ".join(f"`{name}`" for name in labels), family.documentation))
     return table(("metric", "type", "labels", "what it tells"), rows)
@@ -126,6 +139,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "keys": keys,
     "dead-keys": dead_keys,
     "metrics": metrics,
+    "mesh-metrics": mesh_metrics,
     "reasons": reasons,
     "exit-codes": exit_codes,
     "flags": flags,

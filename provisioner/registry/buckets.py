@@ -30,7 +30,7 @@ CHECK_INTERVAL = 5.0
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_KEYS = 1_000_000
-"""Of one bucket; all are held in memory. A bucket with more is ``unavailable``, the others go on."""
+"""Of one bucket, deleted keys included; all are held in memory. With more it is ``unavailable``; the others go on."""
 
 SETTLED = 4096
 """How many of the last sequence numbers are remembered with the number of keys that there were then."""
@@ -58,9 +58,21 @@ class Mirror:
     Args:
         bucket: the bucket; it need not exist yet.
         remade: called when the bucket is another than before: deleted and made again.
+        max_bytes: bytes of values that are held.
+        max_keys: keys that are held.
     """
 
-    def __init__(self, shape: Shape, bucket: KeyValue, remade: Callable[[Shape], None] = _nobody) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        bucket: KeyValue,
+        remade: Callable[[Shape], None] = _nobody,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_keys: int = MAX_KEYS,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._max_keys = max_keys
         self.shape = shape
         self.problem = "it was not read yet"
         self._bucket = bucket
@@ -81,6 +93,10 @@ class Mirror:
         """How many keys are held, and how many of them are out of shape; for the metrics."""
         return len(self._rows), self._rows.bad_keys
 
+    @property
+    def _full(self) -> bool:
+        return self._rows.size > self._max_bytes or len(self._rows) + len(self._deleted) > self._max_keys
+
     async def run(self, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED) -> None:
         """Watches until cancelled."""
         async with self._bucket.watch(self._take) as self._watch:
@@ -96,13 +112,14 @@ class Mirror:
         match event:
             case Begin():
                 self._begin()
+            case Entry() if self._full:
+                pass  # nothing is answered any more, until it is small again and read anew
             case Entry() if event.deleted:
                 self._rows.remove(event.key)
                 self._deleted.add(event.key)
             case Entry(key, value, revision):
                 self._deleted.discard(key)
-                if self._rows.size <= MAX_BYTES and len(self._rows) <= MAX_KEYS:
-                    self._rows.put(key, value, revision)
+                self._rows.put(key, value, revision)
             case CaughtUp():
                 self._complete = True
                 self._changed.set()
@@ -145,8 +162,10 @@ class Mirror:
             raise RegistryError(UNAVAILABLE, "it is not watched yet")
         while True:
             status = await self._watch.confirm()
-            if self._rows.size > MAX_BYTES or len(self._rows) > MAX_KEYS:
-                limits = f"{MAX_BYTES} bytes in {MAX_KEYS} keys"
+            if self._full:
+                if status.size <= self._max_bytes and status.values <= self._max_keys:
+                    self._watch.doubt("it is small enough again")
+                limits = f"{self._max_bytes} bytes in {self._max_keys} keys"
                 raise RegistryError(UNAVAILABLE, f"it holds more than this service takes, {limits}")
             if status.created != self._created:
                 known, self._created = bool(self._created), status.created

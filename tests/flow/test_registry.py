@@ -17,10 +17,10 @@ from provisioner.bus.keyvalue import KeyValue
 from provisioner.bus.memory import MemoryBroker, MemoryBus, delaying, dropping
 from provisioner.bus.memory_streams import MemoryStreams
 from provisioner.errors import RegistryError, RevisionConflict
-from provisioner.registry.buckets import Reading
+from provisioner.registry.buckets import Mirror, Reading
 from provisioner.registry.client import VERB, ask
 from provisioner.registry.keeper import TRIES, Keeper
-from provisioner.registry.keys import REGISTRY, SHAPES
+from provisioner.registry.keys import APPLIED, REGISTRY, SHAPES
 from provisioner.registry.metrics import Metrics
 from provisioner.registry.rows import Rows
 from provisioner.registry.serve import Service
@@ -216,6 +216,35 @@ async def test_a_conflict_is_a_conflict(autojump_clock: MockClock) -> None:
         bucket = made.bucket("registry")
         with pytest.raises(RevisionConflict):
             await bucket.delete("port", 1)
+
+
+async def test_a_bucket_that_is_too_large_is_unavailable_until_it_is_small_again(autojump_clock: MockClock) -> None:
+    broker = MemoryBroker()
+    MemoryStreams(broker)
+    store = KeyValue(broker.connect(), APPLIED.bucket)
+    await store.create_bucket()
+    for number in range(20):
+        await store.put(f"n{number}.app", b"1" * 100)
+    mirror = Mirror(APPLIED, store, max_bytes=3000, max_keys=30)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(mirror.run)
+        assert len((await mirror.read()).rows) == 20
+        await store.put("n0.big", b"1" * 5000)
+        for _ in range(3):
+            with pytest.raises(RegistryError, match="more than this service takes, 3000 bytes in 30 keys"):
+                await mirror.read()
+            await trio.sleep(10)
+        await store.delete("n0.big")
+        while mirror.problem:
+            await trio.sleep(1)
+        assert len((await mirror.read()).rows) == 20
+        for number in range(40):
+            await store.put("n1.app", b"2")
+            await store.put(f"m{number}.app", b"1")
+            await store.delete(f"m{number}.app")
+        with pytest.raises(RegistryError, match="more than"):
+            await mirror.read()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_slow_bucket_does_not_hold_up_the_others(autojump_clock: MockClock) -> None:

@@ -18,7 +18,7 @@ from provisioner.cli.mesh import PROGRAM as PROVISIONER
 from provisioner.registry.client import NodeClient
 from provisioner.registry.table import TABLE
 from tests.integration.daemon import free_port
-from tests.integration.mesh import GENEROUS, PASSWORDS, Mesh, mesh, served
+from tests.integration.mesh import ACCOUNTS, GENEROUS, PASSWORDS, Mesh, mesh, served
 
 PROGRAM = [sys.executable, "-m", "provisioner.cli.mesh"]
 
@@ -147,6 +147,18 @@ async def test_exit_codes_when_there_is_nobody_to_ask(tmp_path: Path) -> None:
     assert "authorization violation" in found["password"].stderr.decode().lower()
     assert "not connected within 5 s" in found["no server"].stderr.decode()
     assert "permissions violation" in found["not granted"].stderr.decode()
+
+
+async def test_the_demo_shows_what_it_says() -> None:
+    with trio.fail_after(60):
+        got = await trio.run_process(
+            [sys.executable, str(ACCOUNTS.with_name("mesh_demo.py"))], capture_stdout=True, check=False
+        )
+    text = got.stdout.decode()
+    assert got.returncode == 0, text
+    assert "All as it should be." in text
+    assert "NOT" not in text
+    assert text.count("permissions violation for publish") == 4
 
 
 # --- serve ---
