@@ -15,6 +15,12 @@ PROGRAM = Program(
             "choria-provisioner run --config /etc/choria-provisioner/choria-provisioner.yaml",
         ),
         Command(
+            "check",
+            "provisioner.cli.check",
+            "look at everything before the daemon starts, and say what to do",
+            "choria-provisioner check --config /etc/choria-provisioner/choria-provisioner.yaml",
+        ),
+        Command(
             "helper",
             "provisioner.cli.try_helper",
             "try the site's helper without a server: its time, its answer, every complaint",

@@ -1,8 +1,7 @@
 """The daemon's outermost nursery: the bus, the service, signals and the service manager."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,15 +12,13 @@ from provisioner.audit import AuditTrail
 from provisioner.bus.interface import Bus
 from provisioner.bus.nats import Options, open_nats
 from provisioner.choria.settings import ChoriaSettings
+from provisioner.cli.helper_mode import helper_runner
 from provisioner.cli.logs import Logs
 from provisioner.cli.sdnotify import Notifier
 from provisioner.cli.signals import handle_signals
 from provisioner.config import Config, load_config
 from provisioner.connect import wire_for
-from provisioner.cycle.steps import RunHelper
 from provisioner.errors import ConfigError
-from provisioner.helper.process import run_helper as run_helper_process
-from provisioner.helper.stream import StreamHelpers
 from provisioner.leader.campaign import Campaign
 from provisioner.leader.lead import Lead, Unopposed
 from provisioner.leader.sharing import Sharing
@@ -75,7 +72,7 @@ async def run_daemon(
         running: list[Service] = []
         await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=hangup))
         # The bus outlives the service: a leader that is told to stop still has to say so.
-        async with _helper(config) as run_helper, open_nats(resolve, Options(name=settings.identity)) as bus:
+        async with helper_runner(config) as run_helper, open_nats(resolve, Options(name=settings.identity)) as bus:
             with service_scope:
                 async with trio.open_nursery() as nursery:
                     service = Service(
@@ -94,16 +91,6 @@ async def run_daemon(
                     notifier.ready()
                     nursery.start_soon(_tell, service, notifier)
         process.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _helper(config: Config) -> AsyncIterator[RunHelper]:
-    """What asks the site's helper, as ``helper_mode`` says."""
-    if config.helper_mode == "stream":
-        async with StreamHelpers(config.helper_processes or config.workers) as helpers:
-            yield helpers
-    else:
-        yield run_helper_process
 
 
 def _lead(config: Config, bus: Bus, identity: str, metrics: Metrics) -> Lead:

@@ -22,6 +22,7 @@ from provisioner.choria.settings import ChoriaSettings
 from provisioner.cli.answer import answer_lines, complaint_lines
 from provisioner.cli.choria_files import load_choria_settings
 from provisioner.cli.connection import connected
+from provisioner.cli.helper_mode import helper_runner
 from provisioner.cli.screen import printing, terminal_width, wrapped
 from provisioner.cli.signals import handle_signals
 from provisioner.config import Config, load_config
@@ -33,7 +34,6 @@ from provisioner.cycle.steps import Cycle, Means
 from provisioner.errors import EXIT_FINDING, EXIT_OK, EXIT_UNREACHABLE, ConfigError, Fault
 from provisioner.fleet.crew import CycleRun, run_cycle
 from provisioner.fleet.history import Finished, History
-from provisioner.helper.process import run_helper
 from provisioner.metrics import Metrics
 from provisioner.printable import escaped
 from provisioner.rpc import Caller, open_caller
@@ -160,19 +160,20 @@ class _Work:
         config, sender = self.config, f"{self.settings.identity}.cli"
         wire = wire_for(config, self.settings)
         metrics = Metrics(CollectorRegistry(), config.site)
-        means = load_means(config, run_helper, metrics)
         done: list[Finished] = []
         with self._audit(sender) as audit:
             async with trio.open_nursery() as process:
                 stop = process.cancel_scope.cancel
                 await process.start(partial(handle_signals, stop=stop, abort=stop, hangup=stop))
                 async with (
+                    helper_runner(config) as run_helper,
                     connected(config, self.settings) as bus,
                     open_caller(
                         bus, wire, sender=sender, ttl=self.settings.ttl, check=lambda: None, metrics=metrics
                     ) as caller,
                     trio.open_nursery() as nursery,
                 ):
+                    means = load_means(config, run_helper, metrics)
                     nursery.start_soon(caller.watch_connection)
                     print(f"Connected to {bus.url}, as {sender}", flush=True)
                     for identity in self.identities:

@@ -15,15 +15,17 @@ from attrs import fields_dict, frozen
 
 from provisioner import strictjson
 from provisioner.cli.answer import answer_lines, complaint_lines
+from provisioner.cli.helper_mode import helper_runner
 from provisioner.cli.screen import printing, terminal_width, wrapped
 from provisioner.cli.signals import handle_signals
 from provisioner.command import check_command, split_command
 from provisioner.config import Config, Features, load_config
 from provisioner.cycle.facts import Facts
 from provisioner.cycle.rehearsal import Complaint, rehearse
+from provisioner.cycle.steps import RunHelper
 from provisioner.errors import EXIT_FINDING, EXIT_OK, ConfigError, Fault, HelperError
 from provisioner.helper.contract import HelperReply, decode_reply
-from provisioner.helper.process import LIMIT, run_helper
+from provisioner.helper.process import LIMIT
 from provisioner.helper.recording import Recorder
 from provisioner.printable import escaped
 from provisioner.secret import Secret
@@ -191,12 +193,12 @@ async def judge_all(samples: Sequence[Sample], config: Config, workers: int) -> 
 
     async def work() -> None:
         for sample in todo:
-            verdicts.append(await judge(sample, config, issuer))  # noqa: PERF401 - in order of their ends
+            verdicts.append(await judge(sample, config, run_helper, issuer))  # noqa: PERF401 - in order of their ends
 
     async with trio.open_nursery() as process:
         stop = process.cancel_scope.cancel
         await process.start(partial(handle_signals, stop=stop, abort=stop, hangup=stop))
-        async with trio.open_nursery() as nursery:
+        async with helper_runner(config) as run_helper, trio.open_nursery() as nursery:
             for _ in range(workers):
                 nursery.start_soon(work)
         process.cancel_scope.cancel()
@@ -211,7 +213,9 @@ def _issuer(config: Config) -> ServerTokenIssuer | None:
     )
 
 
-async def judge(sample: Sample, config: Config, issuer: ServerTokenIssuer | None = None) -> Verdict:
+async def judge(
+    sample: Sample, config: Config, run_helper: RunHelper, issuer: ServerTokenIssuer | None = None
+) -> Verdict:
     """One run of the helper, and what would come of it."""
     began = time.monotonic()
     try:
