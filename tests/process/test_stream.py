@@ -293,6 +293,27 @@ async def test_one_who_left_the_group_does_not_hold_the_worker(script: Script, t
     await gone([escaped])
 
 
+async def test_one_that_failed_unasked_is_replaced_though_a_stranger_holds_its_output(
+    script: Script, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "ready")
+    argv = script(
+        f"""if mkdir {tmp_path}/first 2>/dev/null; then
+            setsid sh -c 'echo $$ > {tmp_path}/pid; echo ready > {tmp_path}/ready; exec sleep 1000' &
+            read ready < {tmp_path}/ready; echo $$ > {tmp_path}/helper; read -r line; {GOOD}; exit 3
+        fi
+        {loop(GOOD)}"""
+    )
+    async with StreamHelpers(1) as helpers:
+        await replaced(helpers, argv)
+        await gone([int((tmp_path / "helper").read_text())])
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        await replaced(helpers, argv)
+    escaped = int((tmp_path / "pid").read_text())
+    os.kill(escaped, signal.SIGKILL)
+    await gone([escaped])
+
+
 async def test_leaving_the_context_kills_all(script: Script, tmp_path: Path) -> None:
     argv = script(f"trap '' TERM; echo $$ >> {tmp_path}/pids; sleep 1000 &\n" + loop(GOOD))
     async with StreamHelpers(2) as helpers:
@@ -390,6 +411,7 @@ async def test_stderr_is_logged_with_the_name_of_the_server_that_was_asked_about
 async def test_the_last_words_of_one_that_ended_unasked_are_logged(
     script: Script, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     argv = script(f"echo $$ > {tmp_path}/pid; read -r line; {GOOD}; echo tired >&2; exit 5")
     async with StreamHelpers(1) as helpers:
         await replaced(helpers, argv)
