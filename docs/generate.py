@@ -18,6 +18,8 @@ from provisioner.cli.program import Program
 from provisioner.config_keys import DEAD, KEYS
 from provisioner.cycle.outcome import KINDS
 from provisioner.errors import EXIT_CODES
+from provisioner.grants import metrics as grants
+from provisioner.grants.report import Report
 from provisioner.metrics import Metrics
 from provisioner.registry.serve import Service
 
@@ -89,6 +91,13 @@ def mesh_metrics() -> str:
     return _metrics(registry)
 
 
+def postgres_metrics() -> str:
+    """Every metric of ``postgres-provisioner``; it has run once, as some series begin with the first run."""
+    made = grants.Metrics(CollectorRegistry(), "database")
+    made.told(Report("database"))
+    return _metrics(made.registry)
+
+
 def _metrics(registry: CollectorRegistry) -> str:
     rows = []
     for family in registry.collect():
@@ -140,6 +149,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dead-keys": dead_keys,
     "metrics": metrics,
     "mesh-metrics": mesh_metrics,
+    "postgres-metrics": postgres_metrics,
     "reasons": reasons,
     "exit-codes": exit_codes,
     "flags": flags,

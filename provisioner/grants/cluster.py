@@ -190,7 +190,7 @@ def running(
     Raises:
         GrantError: no binaries, or the server did not start.
     """
-    binaries = find_binaries() if binaries is None else binaries
+    binaries = find_binaries() if binaries is None else binaries.absolute()
     with tempfile.TemporaryDirectory(prefix="pg-", dir=within, ignore_cleanup_errors=True) as name:
         directory = Path(name)
         directory.chmod(0o755)

@@ -231,9 +231,6 @@ def _unknown(found: Mapping[str, Any], known: frozenset[str], where: str) -> lis
 
 def _quoted(value: object) -> str:
     """A value as it stands in the file, printable and short."""
-    try:
-        text = strictjson.dumps(value)
-    except ValueError:  # 1e999 is read as infinity, which JSON can't write
-        return "a number out of range"
+    text = strictjson.dumps(value)
     text = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
     return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"

@@ -226,6 +226,8 @@ class Session:
             rows = cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
             raise self._refusal(error) from None
+        except UnicodeError:
+            raise StatementRefused("it can't be said in the server's encoding, or its answer can't be read") from None
         for code, message in self._warnings:
             if code in (NOTHING_GRANTED, NOTHING_REVOKED):
                 raise StatementRefused(message, code)

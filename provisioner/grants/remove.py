@@ -108,7 +108,7 @@ class Remove:
             action(leaving)
         except StatementRefused as error:
             log.error("could not remove %s: %s", leaving.role, error, extra={"login": leaving.role})  # noqa: TRY400 - no traceback
-            leaving.end(result=otherwise, why=str(error))
+            leaving.end(result=otherwise, why="; ".join([str(error), *leaving.others]))
 
     # --- first round: nobody comes in --------------------------------------------------------------------------------
 

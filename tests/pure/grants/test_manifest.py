@@ -67,7 +67,7 @@ REFUSED = [
     (b'{"version": "1", "consumers": []}', 'has a version other than 1 (found "1")'),
     (b'{"version": true, "consumers": []}', "has a version other than 1 (found true)"),
     (b'{"version": 1.0, "consumers": []}', "has a version other than 1 (found 1.0)"),
-    (b'{"version": 1e999, "consumers": []}', "has a version other than 1 (found a number out of range)"),
+    (b'{"version": 1e999, "consumers": []}', "is not JSON: a number is out of range"),
     (b'{"provision": "other", "consumers": []}', 'is for the provision "other", and this run serves "database"'),
     (b'{"provision": null, "consumers": []}', "is for the provision null"),
     (b'{"consumers": [' + b" " * manifest.MAX_BYTES + b"]}", "is longer than"),
