@@ -42,7 +42,7 @@ from provisioner.trust.inspection import certificate_facts, day, token_facts
 from provisioner.trust.keys import load_verification_key, read_file
 from provisioner.trust.server_token import load_server_token_issuer
 
-SOON = 30 * 86400.0
+SOON = 14 * 86400.0
 """Seconds before an expiry from which on it is warned about."""
 
 Level = Literal["ok", "warn", "fail"]
@@ -201,10 +201,7 @@ def _token(key: str, path: Path, now: float) -> list[Finding]:
     except (ConfigError, TrustError) as error:
         return _faults(error, subject)
     found = [_expiry(subject, f"{path} ({key})", facts.expires, now, f"issue a new client token, to {path}")]
-    if facts.purpose != "choria_client_id":
-        text = f"{path} ({key}) has the purpose {escaped(facts.purpose, 80) or 'none'}, not choria_client_id"
-        found.append(Finding("fail", subject, text, "a client's token is wanted here, not a server's"))
-    elif not facts.permissions.get("provisioner"):
+    if not facts.permissions.get("provisioner"):
         text = f"{path} ({key}) lacks the permission provisioner: the broker will not let us in"
         found.append(Finding("fail", subject, text, "issue the token again with the provisioner permission"))
     return found

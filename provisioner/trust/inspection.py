@@ -51,11 +51,8 @@ def certificate_facts(pem: str) -> CertificateFacts:
 class TokenFacts:
     """The claims of a token that matter to its owner. ``expires`` is Unix seconds, None for never."""
 
-    purpose: str
-    caller: str
     expires: float | None
     permissions: dict[str, Any] = field(factory=dict)
-    chain_issuer: bool = False
 
 
 def token_facts(token: str) -> TokenFacts:
@@ -68,11 +65,8 @@ def token_facts(token: str) -> TokenFacts:
     expires = [claims[name] for name in ("exp", "issexp") if _is_time(claims.get(name))]
     permissions = claims.get("permissions")
     return TokenFacts(
-        purpose=str(claims.get("purpose", "")),
-        caller=str(claims.get("callerid", "")),
         expires=min(expires, default=None),
         permissions=permissions if isinstance(permissions, dict) else {},
-        chain_issuer="tcs" in claims and str(claims.get("iss", "")).startswith("I-"),
     )
 
 
