@@ -300,13 +300,13 @@ async def test_one_that_failed_unasked_is_replaced_though_a_stranger_holds_its_o
     argv = script(
         f"""if mkdir {tmp_path}/first 2>/dev/null; then
             setsid sh -c 'echo $$ > {tmp_path}/pid; echo ready > {tmp_path}/ready; exec sleep 1000' &
-            read ready < {tmp_path}/ready; echo $$ > {tmp_path}/helper; read -r line; {GOOD}; exit 3
+            read ready < {tmp_path}/ready; echo $$ > {tmp_path}/leader; read -r line; {GOOD}; exit 3
         fi
         {loop(GOOD)}"""
     )
     async with StreamHelpers(1) as helpers:
         await replaced(helpers, argv)
-        await gone([int((tmp_path / "helper").read_text())])
+        await gone([int((tmp_path / "leader").read_text())])
         await trio.testing.wait_all_tasks_blocked(0.1)
         await replaced(helpers, argv)
     escaped = int((tmp_path / "pid").read_text())
