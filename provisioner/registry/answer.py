@@ -4,7 +4,7 @@ A page is a stretch of the bucket in the order of its keys. Good items, keys out
 share that one order, so the last key of a page is all that the next question needs (spec: mesh B6).
 """
 
-import json
+from json.encoder import encode_basestring
 from typing import NamedTuple
 
 from attrs import field, frozen
@@ -153,7 +153,7 @@ def _next_size(key: str) -> int:
 
 
 def _text(text: str) -> bytes:
-    return json.dumps(text, ensure_ascii=False).encode()
+    return encode_basestring(text).encode()
 
 
 def _part(shape: Shape, row: Row) -> _Part:

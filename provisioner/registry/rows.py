@@ -2,12 +2,12 @@
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from attrs import frozen
 
 from provisioner import strictjson
-from provisioner.registry.keys import BadKey, Shape, encode_token
+from provisioner.registry.keys import BadKey, Shape
 
 MAX_DEPTH = 100
 """Nesting of a value. Within an answer it lies three deeper, and any reader of the answer must get through it all."""
@@ -78,8 +78,10 @@ class Rows:
         self.shape = shape
         self.size = 0
         self._rows: dict[str, Row] = {}
+        # Keys in order: all good ones, all out of shape, and the good ones that have one name in one place.
         self._good: list[str] = []
         self._bad: list[str] = []
+        self._named: dict[tuple[int, str], list[str]] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -95,22 +97,32 @@ class Rows:
     def put(self, key: str, value: bytes, revision: int) -> None:
         """Takes in a new value of a key."""
         row = read_row(self.shape, key, value, revision)
-        if (before := self._rows.get(key)) is None:
-            insort(self._order(row), key)
+        before = self._rows.get(key)
         self._rows[key] = row
         self.size += len(value) - (len(before.value) if before else 0)
+        if before is None:
+            for order in self._orders(row):
+                insort(order, key)
 
     def remove(self, key: str) -> None:
         """Takes in that a key was deleted; one that was not there is no matter."""
         if row := self._rows.pop(key, None):
-            order = self._order(row)
-            del order[bisect_left(order, key)]
             self.size -= len(row.value)
+            for order in self._orders(row):
+                del order[bisect_left(order, key)]
+            for place, name in enumerate(row.names):
+                if self._named.get((place, name)) == []:
+                    del self._named[place, name]
 
-    def _order(self, row: Row) -> list[str]:
-        return self._good if row.names else self._bad
+    def _orders(self, row: Row) -> Iterator[list[str]]:
+        if not row.names:
+            yield self._bad
+            return
+        yield self._good
+        for place in self.shape.narrowings.values():
+            yield self._named.setdefault((place, row.names[place]), [])
 
-    def after(self, key: str, narrowing: dict[str, str]) -> Iterator[Row]:
+    def after(self, key: str, narrowing: Mapping[str, str]) -> Iterator[Row]:
         """The rows behind ``key``, in order: all keys out of shape, and the others that the narrowing lets through.
 
         Args:
@@ -118,19 +130,11 @@ class Rows:
             narrowing: the question's words for this bucket's shape, to whole names. Of a key out of shape nobody can
                 say which node it belongs to, so it is told whatever the narrowing.
         """
-        low, high = bisect_right(self._good, key), len(self._good)
-        tests = [(self.shape.narrowings[word], name) for word, name in narrowing.items()]
-        if "node" in narrowing:  # the first token: a stretch of the order, from "n1." to before "n1/"
-            token = encode_token(narrowing["node"])
-            low, high = max(low, bisect_left(self._good, token + ".")), bisect_left(self._good, token + "/")
-        good = (
-            row
-            for row in map(self._rows.__getitem__, _stretch(self._good, low, high))
-            if all(row.names[place] == name for place, name in tests)
-        )
-        bad = map(self._rows.__getitem__, _stretch(self._bad, bisect_right(self._bad, key), len(self._bad)))
-        return heapq.merge(good, bad, key=lambda row: row.key)
+        asked = [(self.shape.narrowings[word], name) for word, name in narrowing.items()]
+        # The shortest of the orders holds all that is asked for.
+        order = min((self._named.get(each, []) for each in asked), key=len, default=self._good)
+        good = (row for row in self._behind(order, key) if all(row.names[place] == name for place, name in asked))
+        return heapq.merge(good, self._behind(self._bad, key), key=lambda row: row.key)
 
-
-def _stretch(order: Sequence[str], low: int, high: int) -> Iterator[str]:
-    return (order[place] for place in range(low, high))
+    def _behind(self, order: list[str], key: str) -> Iterator[Row]:
+        return (self._rows[order[place]] for place in range(bisect_right(order, key), len(order)))

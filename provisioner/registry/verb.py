@@ -6,6 +6,7 @@ Questions are answered side by side: one that waits for a slow bucket holds up n
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 import trio
 
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 MAX_OPEN = 1000
 """Questions at once. Each holds at most its own bytes until its answer; one more is told ``unavailable`` at once."""
 
+MAX_UNSENT = 8 * 1024 * 1024
+"""Bytes of answers that may be on their way to the server. A hundred full pages at once would be more than the bus,
+or the asker's place at the server, holds; so further answers wait until these have arrived there."""
+
 GROUP = "mesh-provisioner"
 """The queue group: at roll-over, when two instances hold the seat for a moment, a question still gets one answer."""
 
@@ -33,6 +38,8 @@ class Verb:
         self._mirrors = mirrors
         self._metrics = metrics
         self._open = 0
+        self._pace = trio.Lock()
+        self._unsent = 0
 
     async def run(self, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED) -> None:
         """Answers until cancelled; what is open then is told ``unavailable``.
@@ -74,7 +81,13 @@ class Verb:
             request = parse_request(message.data)
             what = request.shape.what
             reading = await self._mirrors[what].read()
-            data = answer(request, reading.rows, reading.sequence, self._bus.max_payload)
+            async with self._pace:  # meanwhile the rows can only become newer
+                if self._unsent > MAX_UNSENT:
+                    with suppress(BusError):  # without a connection, nothing can be sent, which is told then
+                        await self._bus.flush()
+                    self._unsent = 0
+                data = answer(request, reading.rows, reading.sequence, self._bus.max_payload)
+                self._unsent += len(data)
             outcome = ANSWERED
         except RegistryError as error:
             outcome, data = error.code, error_answer(error.code, str(error))
