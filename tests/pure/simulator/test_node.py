@@ -234,6 +234,12 @@ def test_configure_drops_a_key_without_its_certificate_in_silence() -> None:
     assert list(node.files) == ["server.cfg"]
 
 
+def test_policies_stay_when_none_are_sent() -> None:
+    node = _node(files={"policies/old.policy": "x", "policies/rego/old.rego": "y"})
+    _ask(node, "configure", {"token": "s3cret", "config": CONFIG})
+    assert (node.files["policies/old.policy"], node.files["policies/rego/old.rego"]) == ("x", "y")
+
+
 def test_restart_is_refused_while_the_file_enables_provisioning() -> None:
     node = _node()
     text = "Configuration /etc/choria/server.cfg enables provisioning, restart cannot continue"
@@ -295,6 +301,7 @@ def test_reprovision() -> None:
     assert isinstance(leave, Leave)
     assert 2 <= leave.after <= 11
     assert node.files["server.cfg"] == "plugin.choria.server.provision=1\nloglevel=debug\n"
+    assert _answer(node, "shutdown").body is None
     assert node.start()
 
 
