@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from provisioner.broker.connection import open_broker as open_broker
     from provisioner.bus.memory import MemoryBroker as MemoryBroker
     from provisioner.bus.nats import open_nats as open_nats
     from provisioner.config import Config as Config
@@ -38,6 +39,7 @@ _ROOMS = {
     "Unopposed": "leader.lead",
     "in_process": "helper.function",
     "load_config": "config",
+    "open_broker": "broker.connection",
     "open_nats": "bus.nats",
     "serve": "service",
     "wire_for": "connect",

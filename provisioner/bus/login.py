@@ -38,11 +38,11 @@ Resolve = Callable[[], Awaitable[Sequence[str]]]
 
 
 def steady_delays() -> Iterator[float]:
-    """Seconds between attempts, for those who have no table of their own: half a second doubling to 20, spread."""
+    """Seconds between attempts, for those who have no table of their own: half a second doubling to 5, spread."""
     nominal = 0.5
     while True:
         yield nominal * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
-        nominal = min(nominal * 2, 20.0)
+        nominal = min(nominal * 2, 5.0)
 
 
 @frozen(kw_only=True)

@@ -143,6 +143,7 @@ class ChoriaSettings:
     file_key: str = _key("plugin.security.file.key", _path, "")
     file_ca: str = _key("plugin.security.file.ca", _path, "")
     ssldir: str = _key("plugin.choria.ssldir", _path, "")
+    support_legacy_certificates: bool = _key("plugin.security.support_legacy_certificates", _boolean, False)
     choria_token_file: str = _key("plugin.security.choria.token_file", _path, "")
     choria_seed_file: str = _key("plugin.security.choria.seed_file", _path, "")
     choria_certificate: str = _key("plugin.security.choria.certificate", _path, "")
@@ -155,6 +156,11 @@ class ChoriaSettings:
     def version(self) -> int:
         """The protocol version that goes with the security provider: 2 for ``choria``, else 1 (3.0)."""
         return 2 if self.security_provider == "choria" else 1
+
+    @property
+    def legacy_certificates(self) -> bool:
+        """Whether a broker's certificate may have its name in the subject only (1.4.2)."""
+        return self.support_legacy_certificates or self.security_provider == "puppet"
 
     @property
     def federated(self) -> bool:

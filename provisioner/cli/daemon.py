@@ -9,8 +9,8 @@ import trio
 
 from provisioner import status
 from provisioner.audit import AuditTrail
+from provisioner.broker.connection import open_broker
 from provisioner.bus.interface import Bus
-from provisioner.bus.nats import Options, open_nats
 from provisioner.choria.settings import ChoriaSettings
 from provisioner.cli.helper_mode import helper_runner
 from provisioner.cli.logs import Logs
@@ -50,9 +50,7 @@ async def run_daemon(
             config.audit_log, provisioner=settings.identity, site=config.site, config_file=str(config.path)
         )
     metrics = Metrics(process_registry(), config.site)
-
-    async def resolve() -> list[str]:
-        return list(settings.hosts)
+    broker = open_broker(config, settings)
 
     async with trio.open_nursery() as process:
         service_scope = trio.CancelScope()
@@ -72,7 +70,7 @@ async def run_daemon(
         running: list[Service] = []
         await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=hangup))
         # The bus outlives the service: a leader that is told to stop still has to say so.
-        async with helper_runner(config) as run_helper, open_nats(resolve, Options(name=settings.identity)) as bus:
+        async with helper_runner(config) as run_helper, broker as bus:
             with service_scope:
                 async with trio.open_nursery() as nursery:
                     service = Service(

@@ -74,6 +74,7 @@ def test_every_key() -> None:
         plugin.security.file.key = /k.pem
         plugin.security.file.ca = /ca.pem
         plugin.choria.ssldir = ~/ssl
+        plugin.security.support_legacy_certificates = 1
         plugin.security.choria.token_file = ~/t.jwt
         plugin.security.choria.seed_file = /t.seed
         plugin.security.choria.certificate = /cc.pem
@@ -103,6 +104,7 @@ def test_every_key() -> None:
         file_key="/k.pem",
         file_ca="/ca.pem",
         ssldir="/home/rip/ssl",
+        support_legacy_certificates=True,
         choria_token_file="/home/rip/t.jwt",
         choria_seed_file="/t.seed",
         choria_certificate="/cc.pem",
@@ -111,7 +113,7 @@ def test_every_key() -> None:
         cipher_suites=("A", "B"),
         ecc_curves=("X25519",),
     )
-    assert len(settings.known_keys()) == 25
+    assert len(settings.known_keys()) == 26
     assert settings.known_keys()["plugin.nats.pass"] == "nats_pass"
     assert (read.version, read.federated, read.hosts) == (2, True, ("nats://f1:4222",))
     assert "s3cret" not in repr(read)
