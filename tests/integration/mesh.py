@@ -1,5 +1,6 @@
 """A mesh for tests: a real nats-server with the accounts that docs/ ships, the four buckets, a running service."""
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from provisioner.registry.keys import SHAPES
 from provisioner.registry.serve import Service
 from provisioner.simulator.embedded import NatsServer, nats_server
 from tests.integration.buses import at, connected, user
+from tests.integration.daemon import free_port
 
 ACCOUNTS = Path(__file__).parents[2] / "docs" / "examples" / "mesh-accounts.conf"
 PASSWORDS = {
@@ -132,3 +134,52 @@ async def until_ready(service: Service) -> None:
 async def revisions(made: Mesh, what: str = "registry") -> dict[str, int]:
     """The revision of each key of a bucket."""
     return {key: entry.revision for key, entry in (await made.bucket(what).entries()).items()}
+
+
+# --- the program ---
+
+PROGRAM = [sys.executable, "-m", "provisioner.cli.mesh"]
+
+
+def connection(made: Mesh, directory: Path, account: str) -> list[str]:
+    password = directory / f"{account}.password"
+    password.write_text(PASSWORDS[account] + "\n")
+    return ["--servers", made.server.url, "--user", account, "--password-file", str(password)]
+
+
+@asynccontextmanager
+async def serving(directory: Path, *arguments: str) -> AsyncIterator[tuple[trio.Process, int]]:
+    """The daemon and its monitor's port; killed at the end if it still runs."""
+    port = await free_port()
+    with (directory / "output").open("ab") as output:
+        process = await trio.lowlevel.open_process(
+            [*PROGRAM, "serve", *arguments, "--monitor-port", str(port)], stdin=-3, stdout=output, stderr=output
+        )
+    try:
+        yield process, port
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    with trio.fail_after(GENEROUS):
+        while True:
+            try:
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+                break
+            except OSError:
+                await trio.sleep(0.05)
+        async with stream:
+            await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            data = b"".join([chunk async for chunk in stream])
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+async def ready(port: int) -> None:
+    with trio.fail_after(GENEROUS):
+        while (await get(port, "/readyz"))[0] != 200:
+            await trio.sleep(0.05)

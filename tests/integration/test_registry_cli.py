@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,16 +15,18 @@ import trio
 from provisioner.cli.mesh import PROGRAM as PROVISIONER
 from provisioner.registry.client import NodeClient
 from provisioner.registry.table import TABLE
-from tests.integration.daemon import free_port
-from tests.integration.mesh import ACCOUNTS, GENEROUS, PASSWORDS, Mesh, mesh, served
-
-PROGRAM = [sys.executable, "-m", "provisioner.cli.mesh"]
-
-
-def connection(made: Mesh, directory: Path, account: str) -> list[str]:
-    password = directory / f"{account}.password"
-    password.write_text(PASSWORDS[account] + "\n")
-    return ["--servers", made.server.url, "--user", account, "--password-file", str(password)]
+from tests.integration.mesh import (
+    ACCOUNTS,
+    GENEROUS,
+    PASSWORDS,
+    PROGRAM,
+    connection,
+    get,
+    mesh,
+    ready,
+    served,
+    serving,
+)
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -164,44 +164,6 @@ async def test_the_demo_shows_what_it_says() -> None:
 # --- serve ---
 
 
-@asynccontextmanager
-async def serving(directory: Path, *arguments: str) -> AsyncIterator[tuple[trio.Process, int]]:
-    """The daemon and its monitor's port; killed at the end if it still runs."""
-    port = await free_port()
-    with (directory / "output").open("ab") as output:
-        process = await trio.lowlevel.open_process(
-            [*PROGRAM, "serve", *arguments, "--monitor-port", str(port)], stdin=-3, stdout=output, stderr=output
-        )
-    try:
-        yield process, port
-    finally:
-        if process.returncode is None:
-            process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-
-
-async def get(port: int, path: str) -> tuple[int, str]:
-    with trio.fail_after(GENEROUS):
-        while True:
-            try:
-                stream = await trio.open_tcp_stream("127.0.0.1", port)
-                break
-            except OSError:
-                await trio.sleep(0.05)
-        async with stream:
-            await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            data = b"".join([chunk async for chunk in stream])
-    head, _, body = data.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body.decode()
-
-
-async def ready(port: int) -> None:
-    with trio.fail_after(GENEROUS):
-        while (await get(port, "/readyz"))[0] != 200:
-            await trio.sleep(0.05)
-
-
 async def test_the_daemon_and_its_page(tmp_path: Path) -> None:
     async with mesh(tmp_path, buckets=False) as made:
         async with serving(tmp_path, *connection(made, tmp_path, "mesh-provisioner")) as (process, port):
@@ -279,7 +241,7 @@ SERVER = ["--servers", "nats://127.0.0.1:1"]
         (["serve", *SERVER, "--monitor-port", "70000"], "--monitor-port"),
         (["serve", *SERVER, "--monitor-port", "x"], "--monitor-port"),
         (["serve", *SERVER, "--creds", "/nowhere"], "/nowhere: --creds: can't be read: No such file"),
-        (["nonsense"], "commands:"),
+        (["nonsense"], "no such command: nonsense; there are serve, ask"),
         ([], "commands:"),
         (["ask", "secrets", *SERVER], "invalid choice: 'secrets'"),
         (["ask", "needs"], "--servers"),

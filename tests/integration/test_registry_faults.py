@@ -10,7 +10,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from provisioner.errors import BusError, RegistryError
-from provisioner.registry.client import NodeClient
+from provisioner.registry.client import NodeClient, ask_pages
 from provisioner.registry.keys import SHAPES
 from provisioner.registry.serve import Service
 from provisioner.simulator.embedded import NatsServer, nats_server
@@ -53,6 +53,22 @@ async def test_the_server_is_killed_and_comes_back(tmp_path: Path) -> None:
 async def consumers(made: Mesh, what: str) -> int:
     bucket = made.bucket(what)
     return int((await bucket.api(f"STREAM.INFO.{bucket.stream}"))["state"]["consumer_count"])
+
+
+async def test_the_limit_of_a_message_is_the_servers_of_now(tmp_path: Path) -> None:
+    async with served(tmp_path) as (made, service):
+        for number in range(100):
+            await made.bucket("collect").put(f"n{number}.c.m", b'"' + b"v" * 2000 + b'"')
+        assert len([page async for page in ask_pages(made.client, "collect", timeout=GENEROUS)]) == 1
+        await made.server.kill()
+        (made.server.directory / "nats.conf").write_text("max_payload: 64KB\n" + ACCOUNTS.read_text())
+        await made.server.start()
+        with trio.fail_after(GENEROUS):
+            await made.client.wait_connected()
+        await made.until_answered("collect", items=100)
+        pages = [page async for page in ask_pages(made.client, "collect", timeout=GENEROUS)]
+        assert len(pages) == 4
+        await until_ready(service)
 
 
 async def test_no_consumers_pile_up(tmp_path: Path) -> None:

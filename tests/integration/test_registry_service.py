@@ -428,5 +428,6 @@ async def test_a_slow_bucket_does_not_hold_up_the_others(tmp_path: Path) -> None
             slow = [answers.ask(b'{"what":"needs"}') for _ in range(50)]
             quick = [answers.ask(b'{"what":"applied"}') for _ in range(50)]
             await answers.all()
+        assert {len(found) for found in answers.found.values()} == {1}
         assert {answers.found[reply][0]["error"]["code"] for reply in slow} == {"unavailable"}
         assert all("items" in answers.found[reply][0] for reply in quick)
