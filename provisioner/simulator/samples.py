@@ -67,7 +67,7 @@ def _sample(node: Node, config: Config, claims: dict[str, Any] | None) -> Sample
 
 def _facts(identity: str) -> dict[str, Any]:
     """Some variety: a role and a place by the number in the name."""
-    number = int("".join(c for c in identity.partition(".")[0] if c.isdecimal()) or 0)
+    number = int("".join(c for c in identity.partition(".")[0] if c.isdecimal()) or 1) - 1
     return {
         "fqdn": identity,
         "dc": _PLACES[number // len(_ROLES) % len(_PLACES)],

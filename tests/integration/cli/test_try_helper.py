@@ -243,7 +243,10 @@ esac
     assert max(map(len, out.partition("\n\nbad_conf")[0].splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("example", "feature"), [("helper.py", "jwt"), ("helper_issuer.py", "ed25519")])
+@pytest.mark.parametrize(
+    ("example", "feature"),
+    [("helper.py", "jwt"), (f"helper_issuer.py --issuer-public {'ab' * 32} --ca /ca", "ed25519")],
+)
 def test_the_samples_of_the_documentation(example: str, feature: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"{sys.executable} {EXAMPLES / example}"
     code, out = tried(capsys, "--command", command, "--feature", feature)
