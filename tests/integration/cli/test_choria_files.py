@@ -20,12 +20,12 @@ def test_the_files_override_one_another(tmp_path: Path) -> None:
     (etc / "plugin.d").mkdir(parents=True)
     cwd.mkdir(parents=True)
     main = etc / "choria.cfg"
-    main.write_text("identity = main\nplugin.choria.srv_domain = main\nttl = 1\nplugin.nats.user = main\n")
+    main.write_text("identity = main\nplugin.choria.srv_domain = main\nttl = 40\nplugin.nats.user = main\n")
     (etc / "plugin.d" / "choria.cfg").write_text("srv_domain = plugin\n")
-    (tmp_path / "work" / "choria.conf").write_text("ttl = 20\nplugin.nats.user = work\n")
+    (tmp_path / "work" / "choria.conf").write_text("ttl = 50\nplugin.nats.user = work\n")
     (cwd / "choria.conf").write_text("plugin.nats.user = here\n")
     found = load_choria_settings(main, environ={"HOME": "/nowhere"}, working_directory=cwd)
-    assert (found.identity, found.srv_domain, found.ttl, found.nats_user) == ("main", "plugin", 20, "here")
+    assert (found.identity, found.srv_domain, found.ttl, found.nats_user) == ("main", "plugin", 50, "here")
     # plugin.d doesn't count for a file in the home directory.
     found = load_choria_settings(main, environ={"HOME": str(tmp_path)}, working_directory=cwd)
     assert found.srv_domain == "main"
@@ -74,7 +74,7 @@ def test_bytes_that_are_no_utf8_stay_what_they_are(tmp_path: Path) -> None:
 
 
 def test_without_an_identity_the_host_gives_its_own(tmp_path: Path) -> None:
-    (tmp_path / "c").write_text("ttl = 5\n")
+    (tmp_path / "c").write_text("ttl = 45\n")
     found = load_choria_settings(tmp_path / "c", environ={"PATH": "/nowhere"}, working_directory=tmp_path)
     assert found.identity == own_identity({"PATH": "/nowhere"})
     assert found.identity

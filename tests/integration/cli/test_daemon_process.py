@@ -123,9 +123,10 @@ async def test_each_page_of_the_documentation_is_there(page: str, tmp_path: Path
 
 
 async def test_a_port_in_use_ends_it_with_exit_2_and_one_line(tmp_path: Path) -> None:
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listeners[0].socket.getsockname()[1]
-    async with running_daemon(tmp_path / "d", await free_port()) as daemon:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    async with listener, running_daemon(tmp_path / "d", await free_port()) as daemon:
+        await daemon.get("/healthz")
         # Another of the same, on the port of somebody else.
         values = json.loads((daemon.directory / "provisioner.yaml").read_text())
         values.update(monitor_port=port, logfile=str(tmp_path / "log2"))
@@ -134,8 +135,6 @@ async def test_a_port_in_use_ends_it_with_exit_2_and_one_line(tmp_path: Path) ->
         argv += ["--choria-config", str(daemon.directory / "choria.cfg")]
         done = await trio.run_process(argv, capture_stderr=True, check=False, env=dict(os.environ))
         assert await daemon.ends() == 0
-    for listener in listeners:
-        await listener.aclose()
     assert done.returncode == 2
     assert done.stderr.decode() == (
         f"choria-provisioner: {tmp_path}/two.yaml: monitor_port: can't listen on this port: Address already in use"
