@@ -294,7 +294,9 @@ def _removals(manifest: Manifest, services: list[Service], catalogue: Catalogue,
             case mark.Login(node, module) if (node, module) not in asked:
                 found.append(Removal("login", role.name, role, databases, why))
             case mark.Kept(node, module) if (node, module) not in asked:
-                if policy.on_revoke == "drop" or role.powers or not role.owns:
+                # Beside its login it may own nothing yet: a run was cut off while it was to get everything.
+                idle = not role.owns and mark.Login(node, module).role not in catalogue.roles
+                if policy.on_revoke == "drop" or role.powers or idle:
                     found.append(Removal("kept", role.name, role, databases, why))
             case mark.Group(database) if database not in shared and not unknown:
                 found.append(Removal("group", role.name, role, (database,), why))

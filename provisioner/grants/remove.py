@@ -268,7 +268,8 @@ class Remove:
 
     def _keep(self, leaving: _Leaving) -> None:
         label = leaving.removal.role.mark
-        assert isinstance(label, mark.Login)
+        if not isinstance(label, mark.Login):
+            raise StatementRefused("it has come to own something while this run was under way")
         kept = mark.Kept(label.node, label.module, self.now)
         row = self.session.one(
             "SELECT shobj_description(oid, 'pg_authid') FROM pg_roles WHERE rolname = %s", (kept.role,)

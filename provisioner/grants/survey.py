@@ -17,6 +17,8 @@ OLDEST = 140000
 """``pg_terminate_backend`` with a time, on which revocation stands, came with 14."""
 _FIRST_WITH_SET_OPTION = 160000
 _LOCK_TRIES = 20
+_LOCK_GRACE_TRIES = 10
+"""A run that has just ended, or was killed, holds the lock until the server has seen its connection go."""
 _LOCK_PAUSE = 0.1
 
 _SELF = """
@@ -94,7 +96,7 @@ def take_lock(session: Session, provision: str) -> None:
         RunEnded: another run holds it, or somebody that is not ours.
     """
     key = int.from_bytes(hashlib.sha256(f"{APPLICATION}:{provision}".encode()).digest()[:8], "big", signed=True)
-    for _ in range(_LOCK_TRIES):
+    for attempt in range(_LOCK_TRIES):
         row = session.one("SELECT pg_try_advisory_lock(%s)", (key,))
         if row is not None and row[0]:
             return
@@ -114,7 +116,7 @@ def take_lock(session: Session, provision: str) -> None:
                     session.execute("SELECT pg_terminate_backend(%s, 2000)", (pid,))
                 except StatementRefused as error:
                     raise RunEnded(f"{user} holds this program's lock and can't be ended: {error}") from None
-            elif granted:
+            elif granted and attempt >= _LOCK_GRACE_TRIES:
                 raise RunEnded(
                     f"another run is under way: {user} ({application or 'no name'}, process {pid}) has the lock"
                 )

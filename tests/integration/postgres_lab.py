@@ -196,8 +196,8 @@ class Lab:
             "databases": [row for row in databases if row[1] not in gone],
             "members": [row for row in members if row[0] not in gone],
         }
-        for name, owner, allowed, *_ in databases:
-            if allowed and owner not in gone and name != "template1":
+        for name, owner, allowed, limit, *_ in databases:
+            if allowed and limit != -2 and owner not in gone and name != "template1":
                 found[f"in {name}"] = self.do(
                     """SELECT n.nspname, relname, pg_get_userbyid(relowner), relacl::text
                        FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
@@ -217,9 +217,9 @@ class Lab:
             session.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
             )
+            session.execute("UPDATE pg_database SET datistemplate = false WHERE oid > 16383")
             for (name,) in session.execute("SELECT datname FROM pg_database WHERE oid > 16383").fetchall():
                 quoted = '"' + name.replace('"', '""') + '"'
-                session.execute(f"ALTER DATABASE {quoted} IS_TEMPLATE false".encode())
                 session.execute(f"DROP DATABASE {quoted} WITH (FORCE)".encode())
             names = session.execute("SELECT quote_ident(rolname) FROM pg_roles WHERE oid > 16383").fetchall()
             if names:

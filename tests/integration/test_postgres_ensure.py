@@ -494,3 +494,40 @@ def test_a_half_dropped_database_is_made_anew(lab: Lab) -> None:
     report = lab.run(verify=True)
     assert report.exit_code == 0, list(report.lines())
     assert lab.catalogue() == before
+
+
+def test_a_provisioner_that_is_a_superuser(lab: Lab) -> None:
+    base = lab.server.dsn() | {"password": lab.server.password.reveal()}
+    lab.secret("n1", "wiki", "w")
+    lab.secret("n2", "read", "r")
+    lab.write(consumer("n1", "wiki", name="wiki"), consumer("n2", "read", name="wiki", access="readonly"))
+    report = lab.run(base=base, verify=True)
+    assert report.exit_code == 0, list(report.lines())
+    assert lab.run(base=base, check=True).exit_code == 0
+    lab.write()
+    assert lab.run(base=base).exit_code == 0
+    assert lab.roles() == {"n1.wiki~kept"}
+    lab.write(consumer("n1", "wiki", name="wiki"))
+    assert lab.run(base=base, verify=True).exit_code == 0
+    lab.write()
+    assert lab.run(base=base, on_revoke="drop").exit_code == 0
+    assert lab.roles() == lab.databases() == set()
+
+
+def test_a_server_that_lets_everybody_in_is_found_out(lab: Lab) -> None:
+    """A password that works where none is asked for proves nothing."""
+    rules = lab.server.directory / "data" / "pg_hba.conf"
+    before = rules.read_text()
+    lab.secret("n1", "wiki", "w")
+    lab.write(WIKI)
+    try:
+        rules.write_text('local "n1.wiki" all trust\n' + before)
+        lab.do("SELECT pg_reload_conf()")
+        while not lab.do("SELECT 1 FROM pg_hba_file_rules WHERE auth_method = 'trust'"):
+            pass
+        report = lab.run(verify=True)
+        assert report.exit_code == 1
+        assert why(report, "n1.wiki") == "its password is refused, or the server lets it in without asking for one"
+    finally:
+        rules.write_text(before)
+        lab.do("SELECT pg_reload_conf()")

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -483,3 +484,73 @@ def test_killed_at_each_statement_and_run_again(lab: Lab, on_revoke: str) -> Non
         assert lab.catalogue() == wanted, at
         lab.clean()
     postgres_lab.prepare(lab.server)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("major", [15, 18])
+def test_a_standby_and_a_full_server(major: int, tmp_path: Path) -> None:
+    if postgres_lab.binaries(major) is None:
+        pytest.skip(f"PostgreSQL {major} is not on this machine")
+    grants = tmp_path / "grants"
+    grants.mkdir(mode=0o755)
+    with postgres_lab.raised(major) as server:
+        postgres_lab.prepare(server)
+        lab = Lab(server, grants)
+        lab.secret("n1", "wiki", "w")
+        lab.write(WIKI)
+        assert lab.run().exit_code == 0
+
+        server.stop()
+        server.start("max_connections=5", "max_wal_senders=0", "superuser_reserved_connections=2")
+        held = [lab.login("n1.wiki", "w") for _ in range(3)]
+        report = lab.run()
+        assert report.exit_code == 3
+        assert "can't be reached" in report.ended
+        for each in held:
+            each.close()
+        assert lab.run().exit_code == 0
+
+        server.stop()
+        signal_file = server.directory / "data" / "standby.signal"
+        signal_file.touch()
+        signal_file.chmod(0o644)
+        server.start()
+        report = lab.run()
+        assert report.exit_code == 3
+        assert "is a standby" in report.ended
+
+
+def test_runs_while_everything_is_swapped(made: Lab) -> None:
+    """Manifest and secrets are swapped together every 10 ms: nobody is lost, no password of another is set."""
+    generations = ("one", "two")
+    for generation in generations:
+        folder = made.grants / f"..{generation}"
+        folder.mkdir(mode=0o755)
+        there = Lab(made.server, folder)
+        there.write(WIKI, MAIL)
+        for module in ("wiki", "mail"):
+            there.secret("n1", module, f"{module}-{generation}")
+    for name in ("mesh.json", "n1.wiki.secret", "n1.mail.secret"):
+        (made.grants / name).unlink()
+        (made.grants / name).symlink_to(f"..data/{name}")
+    (made.grants / "..data").symlink_to("..one")
+    ended = threading.Event()
+
+    def swap() -> None:
+        while not ended.is_set():
+            for generation in generations:
+                (made.grants / "..fresh").symlink_to(f"..{generation}")
+                (made.grants / "..fresh").replace(made.grants / "..data")
+                ended.wait(0.01)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        codes = [made.run().exit_code for _ in range(25)]
+    finally:
+        ended.set()
+        swapping.join()
+    assert set(codes) <= {0, 2}  # 2: it changed at each try, and nothing was done
+    report = made.run(verify=True)
+    assert report.exit_code == 0, list(report.lines())
+    assert made.roles() == {"n1.wiki", "n1.mail", "n1.chat~kept"}

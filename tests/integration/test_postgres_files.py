@@ -288,6 +288,29 @@ def test_no_mixture_is_read_while_everything_is_swapped(grants: Path) -> None:
         swapping.join()
 
 
+def test_a_manifest_that_changes_while_the_secrets_are_read(grants: Path) -> None:
+    """Only its inode's times change here, all the time: what was read of it may be old by the end."""
+    entries = [{"node": "n1", "module": f"m{number}"} for number in range(200)]
+    manifest = lay(grants, *entries)
+    for entry in entries:
+        secret(grants / f"n1.{entry['module']}.secret")
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            os.utime(manifest)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        # Once is enough to see it; each has three tries.
+        with pytest.raises(GrantError, match="changes again and again while it is read"):
+            [read(grants) for _ in range(50)]
+    finally:
+        ended.set()
+        changing.join()
+
+
 def test_the_signature_sees_every_way_to_change(grants: Path) -> None:
     manifest = lay(grants, WIKI)
     path = secret(grants / "n1.wiki.secret", b"aaa")

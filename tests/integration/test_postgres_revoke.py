@@ -145,3 +145,46 @@ def test_it_comes_back_to_its_data(app: Lab) -> None:
         assert session.execute("SELECT n FROM kept_rows").fetchall() == [(7,)]
         session.execute("DROP TABLE kept_rows")
     assert "n1.app~kept" not in app.roles()
+
+
+def test_who_may_have_switched_is_remembered_over_a_killed_run(app: Lab) -> None:
+    """Killed between taking a membership away and ending the sessions that had it: the next run ends them."""
+    app.do('GRANT "n1.app" TO "n2.other"')
+    app.do('GRANT CONNECT ON DATABASE app TO "n2.other"')
+    other = app.login("n2.other", "pw-other", "app")
+    other.execute('SET ROLE "n1.app"')
+    leave(app)
+    seen: list[str] = []
+
+    def kill(statement: str) -> None:
+        seen.append(statement)
+        if any(each.startswith('REVOKE "n1.app"') for each in seen[:-2]) and seen[-2] == "COMMIT":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        app.run(on_statement=kill)
+    assert acts(other)
+    assert app.run().exit_code == 0
+    assert not acts(other)
+    assert not acts(other, "SELECT 1")
+    other.close()
+
+
+def test_a_kept_login_that_departs_again(app: Lab) -> None:
+    for _ in range(2):
+        leave(app)
+        assert app.run().exit_code == 0
+        assert [each.databases for each in app.run().retained] == [("app",)]
+        app.write(consumer("n1", "app", name="app"), consumer("n2", "other"), consumer("n3", "third"))
+        assert app.run(verify=True).exit_code == 0
+        with app.login("n1.app", "pw-app", "app") as session:
+            assert session.execute("SELECT n FROM kept_rows").fetchall() == [(7,)]
+
+
+def test_what_was_kept_is_dropped_on_demand(app: Lab) -> None:
+    leave(app)
+    assert app.run().exit_code == 0
+    report = app.run(on_revoke="drop")
+    assert report.exit_code == 0, list(report.lines())
+    assert [(each.login, each.what, each.result) for each in report.removed] == [("n1.app~kept", "kept", "removed")]
+    assert app.roles() == app.databases() == {"n2.other", "n3.third"}

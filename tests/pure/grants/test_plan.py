@@ -262,6 +262,12 @@ def test_a_keeper_of_nothing_goes() -> None:
     assert removed(decide(catalogue(evolve(KEPT, owns=False)))) == [("kept", "n1.wiki~kept")]
 
 
+def test_a_keeper_of_nothing_yet_stays_for_its_login() -> None:
+    found = catalogue(LOGIN, evolve(KEPT, owns=False), databases=(OWNED,))
+    assert removed(decide(found)) == [("login", "n1.wiki")]
+    assert removed(decide(found, on_revoke="drop")) == [("login", "n1.wiki"), ("kept", "n1.wiki~kept")]
+
+
 def test_a_database_asked_for_no_more_by_a_login_that_stays() -> None:
     found = catalogue(LOGIN, databases=(OWNED, Database(11, "wiki2", owner=1)))
     asks_other = evolve(WIKI, database="wiki2")
