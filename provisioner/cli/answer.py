@@ -22,11 +22,11 @@ def answer_lines(reply: HelperReply, width: int | None) -> Iterator[str]:
         yield "shutdown: stop the server"
     for name in ("msg", "reason", "upgrade", "ssldir"):
         if text := getattr(reply, name):
-            yield f"{name}: {wrapped(escaped(text, _LONGEST), len(name) + 2, width)}"
+            yield wrapped(f"{name}: {escaped(text, _LONGEST)}", 2, width)
     if reply.configuration:
         yield f"configuration, {len(reply.configuration)} settings:"
         for key, value in sorted(reply.configuration.items()):
-            yield f"  {escaped(key, _LONGEST)} = {escaped(value, _LONGEST)}"
+            yield wrapped(f"  {escaped(key, _LONGEST)} = {escaped(value, _LONGEST)}", 4, width)
     if reply.certificate:
         yield f"certificate: {_certificate(reply.certificate)}"
     if reply.ca:
@@ -34,7 +34,7 @@ def answer_lines(reply: HelperReply, width: int | None) -> Iterator[str]:
     if reply.key:
         yield "key: a private key, not shown; it is sealed for the server"
     if claims := reply.server_claims:
-        yield f"server_claims: {wrapped(escaped(str(claims), _LONGEST), 2, width)}"
+        yield wrapped(f"server_claims: {escaped(str(claims), _LONGEST)}", 2, width)
     yield from _policies("action_policies", reply.action_policies)
     yield from _policies("opa_policies", reply.opa_policies)
 
@@ -55,6 +55,6 @@ def _policies(name: str, policies: Mapping[str, str]) -> Iterator[str]:
 def complaint_lines(complaints: tuple[Complaint, ...], width: int | None) -> Iterator[str]:
     """Each complaint with its reason word, and the cure for its kind once."""
     for complaint in complaints:
-        yield f"{complaint.word}: {wrapped(escaped(complaint.text, 2000), 2, width)}"
+        yield wrapped(f"{complaint.word}: {escaped(complaint.text, 2000)}", 2, width)
     for word in dict.fromkeys(complaint.word for complaint in complaints):
-        yield f"what to do: {wrapped(KINDS[word].cure, 2, width)}"
+        yield wrapped(f"what to do: {KINDS[word].cure}", 2, width)

@@ -14,6 +14,7 @@ from attrs import asdict
 
 from provisioner.cli import findings
 from provisioner.cli.comparison import compare
+from provisioner.cli.connection import add_wait
 from provisioner.cli.findings import Finding
 from provisioner.cli.screen import printing, terminal_width, wrapped
 from provisioner.errors import EXIT_FINDING, EXIT_OK, EXIT_REFUSED
@@ -41,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit code 1 if there is a warning")
     parser.add_argument("--no-helper", action="store_true", help="don't run the helper")
     parser.add_argument("--offline", action="store_true", help="don't connect to the broker")
+    add_wait(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -80,7 +82,9 @@ def _look(arguments: argparse.Namespace) -> list[Finding]:
         found += own
         if not arguments.offline and not any(each.level == "fail" for each in own):
             usable = settings
-    found += trio.run(partial(findings.gather, config, usable, run_the_helper=not arguments.no_helper))
+    found += trio.run(
+        partial(findings.gather, config, usable, run_the_helper=not arguments.no_helper, wait=arguments.wait)
+    )
     if settings is not None and usable is None and not arguments.offline:
         found.append(Finding("warn", "broker", "not asked: our own credential can't be used", "correct that first"))
     return found

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from provisioner.bus.interface import Bus
 from provisioner.choria.settings import ChoriaSettings
 from provisioner.cli.choria_files import load_choria_settings
-from provisioner.cli.connection import connected
+from provisioner.cli.connection import WAIT, connected
 from provisioner.cli.try_helper import judge_all
 from provisioner.config import Config, load_config
 from provisioner.connect import own_certname, wire_for
@@ -38,7 +38,8 @@ from provisioner.notice.lifecycle import listening
 from provisioner.printable import escaped
 from provisioner.rpc import open_caller
 from provisioner.simulator.samples import make_samples
-from provisioner.trust.inspection import certificate_facts, day, token_facts
+from provisioner.trust.broker_login import check_client_token, check_own_certificate
+from provisioner.trust.inspection import certificate_facts, day
 from provisioner.trust.keys import load_verification_key, read_file
 from provisioner.trust.server_token import load_server_token_issuer
 
@@ -166,14 +167,13 @@ def credentials(config: Config, settings: ChoriaSettings, *, now: float) -> list
     else:
         found += _certificate(public_key, Path(public), now)
         authorities = list(rest)
+        found += _issued(public_key, Path(public), rest[0][1], now) if rest and rest[0][1] else []
     for key, file in authorities:
         found += _certificate(key, Path(file), now)
     return found
 
 
-def _expiry(subject: str, what: str, until: float | None, now: float, do: str) -> Finding:
-    if until is None:
-        return Finding("ok", subject, f"{what} does not expire")
+def _expiry(subject: str, what: str, until: float, now: float, do: str) -> Finding:
     if until <= now:
         return Finding("fail", subject, f"{what} expired on {day(until)}; it is {day(now)} here", do)
     if until - now < SOON:
@@ -194,17 +194,27 @@ def _certificate(key: str, path: Path, now: float) -> list[Finding]:
     return [_expiry("credential", f"{path} ({key})", facts.not_after, now, f"issue a new certificate, to {path}")]
 
 
-def _token(key: str, path: Path, now: float) -> list[Finding]:
-    subject = "credential"
+def _issued(key: str, path: Path, authority: str, now: float) -> list[Finding]:
+    """Whether our certificate leads to the authority that stands beside it."""
     try:
-        facts = token_facts(read_file(path, key))
-    except (ConfigError, TrustError) as error:
+        facts = check_own_certificate(read_file(path, key), read_file(Path(authority), "ca"), now=now)
+    except (ConfigError, TrustError):
+        return []  # told where each of the two is looked at
+    if facts.issued_by_ours:
+        return []
+    text = f"{path} ({key}) was not issued by the authority in {authority}"
+    return [Finding("warn", "credential", text, "correct the one or the other, unless the broker knows another one")]
+
+
+def _token(key: str, path: Path, now: float) -> list[Finding]:
+    subject, do = "credential", f"issue a new client token with the provisioner permission, to {path}"
+    try:
+        facts = check_client_token(read_file(path, key), now=now)
+    except TrustError as error:
+        return [Finding("fail", subject, f"{path} ({key}): {error}", do)]
+    except ConfigError as error:
         return _faults(error, subject)
-    found = [_expiry(subject, f"{path} ({key})", facts.expires, now, f"issue a new client token, to {path}")]
-    if not facts.permissions.get("provisioner"):
-        text = f"{path} ({key}) lacks the permission provisioner: the broker will not let us in"
-        found.append(Finding("fail", subject, text, "issue the token again with the provisioner permission"))
-    return found
+    return [_expiry(subject, f"{path} ({key})", facts.expires, now, do)]
 
 
 def trust(config: Config, *, now: float) -> list[Finding]:
@@ -291,11 +301,11 @@ def page(config: Config) -> list[Finding]:
 # --- the broker -----------------------------------------------------------------------------------------------------
 
 
-async def broker(config: Config, settings: ChoriaSettings) -> list[Finding]:
+async def broker(config: Config, settings: ChoriaSettings, wait: float = WAIT) -> list[Finding]:
     """Whether it lets us in and gives us what we need. Asks who waits; sends nothing else."""
     found: list[Finding] = []
     try:
-        async with connected(config, settings) as bus:
+        async with connected(config, settings, wait) as bus:
             found.append(Finding("ok", "broker", f"connected to {bus.url}, the login is accepted"))
             found += await _permissions(bus, config, settings)
             if config.leader_election:
@@ -355,11 +365,13 @@ async def _bucket(bus: Bus, config: Config) -> list[Finding]:
     return [Finding("fail", subject, f"there is no bucket {election.BUCKET}", do)]
 
 
-async def gather(config: Config, settings: ChoriaSettings | None, *, run_the_helper: bool) -> list[Finding]:
+async def gather(
+    config: Config, settings: ChoriaSettings | None, *, run_the_helper: bool, wait: float
+) -> list[Finding]:
     """All that takes time, one after the other."""
     found = await trio.to_thread.run_sync(page, config)
     if run_the_helper:
         found += await helper(config, now=time.time())
     if settings is not None:
-        found += await broker(config, settings)
+        found += await broker(config, settings, wait)
     return found

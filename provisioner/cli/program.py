@@ -7,7 +7,9 @@ it and returns the exit code. Its module is imported only when it is chosen: ``-
 import argparse
 import importlib
 import resource
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -81,6 +83,8 @@ class Program:
         parser.add_argument("--debug", action="store_true", help="log at level debug, whatever the configuration says")
         parser.add_argument("--version", action="version", version=__version__, help="print the version and exit")
         importlib.import_module(command.module).configure(parser)
+        # The formatter leaves the example as it stands, and with it the description: that one is wrapped here.
+        parser.description = textwrap.fill(parser.description or "", shutil.get_terminal_size().columns - 2)
         return parser
 
     def _run(self, command: Command, words: list[str]) -> int:

@@ -5,6 +5,7 @@ It speaks as its own sender, ``<identity>.cli``: a server's lock tells it and a 
 
 import argparse
 import logging
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +22,7 @@ from provisioner.choria.ids import identity_problem
 from provisioner.choria.settings import ChoriaSettings
 from provisioner.cli.answer import answer_lines, complaint_lines
 from provisioner.cli.choria_files import load_choria_settings
-from provisioner.cli.connection import connected
+from provisioner.cli.connection import add_wait, connected
 from provisioner.cli.helper_mode import helper_runner
 from provisioner.cli.screen import printing, terminal_width, wrapped
 from provisioner.cli.signals import handle_signals
@@ -63,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --dry-run: fetch the server's token too. The price: the server is locked for two minutes and "
         "makes a new ECDH key, so that a cycle of a daemon with it fails",
     )
+    add_wait(parser)
     parser.add_argument("identity", nargs="+", metavar="IDENTITY", help="a server's identity")
 
 
@@ -90,7 +92,9 @@ def main(arguments: argparse.Namespace) -> int:
         raise ConfigError(faults)
     settings = load_choria_settings(arguments.choria_config)
     with printing(), _Screen(_secrets(config, settings), debug=arguments.debug) as screen:
-        work = _Work(config, settings, screen, tuple(dict.fromkeys(arguments.identity)), _dry(arguments))
+        work = _Work(
+            config, settings, screen, tuple(dict.fromkeys(arguments.identity)), _dry(arguments), arguments.wait
+        )
         return trio.run(work.run)
 
 
@@ -155,6 +159,7 @@ class _Work:
     screen: _Screen
     identities: tuple[str, ...]
     dry: str
+    wait: float
 
     async def run(self) -> int:
         config, sender = self.config, f"{self.settings.identity}.cli"
@@ -167,7 +172,7 @@ class _Work:
                 await process.start(partial(handle_signals, stop=stop, abort=stop, hangup=stop))
                 async with (
                     helper_runner(config) as run_helper,
-                    connected(config, self.settings) as bus,
+                    connected(config, self.settings, self.wait) as bus,
                     open_caller(
                         bus, wire, sender=sender, ttl=self.settings.ttl, check=lambda: None, metrics=metrics
                     ) as caller,
@@ -226,7 +231,7 @@ class _Work:
         said = f": {where}{escaped(finished.text)}" if finished.text else ""
         print(wrapped(f"{finished.identity}: {word}{said}", 2, width))
         if KINDS[finished.outcome].error or finished.outcome == "locked":
-            print(f"  what to do: {wrapped(KINDS[finished.outcome].cure, 4, width)}")
+            print(wrapped(f"  what to do: {KINDS[finished.outcome].cure}", 4, width))
 
     async def _rehearse(self, cycle: Cycle) -> Outcome:
         """The cycle as far as it goes without writing anything on the server."""
@@ -249,16 +254,16 @@ class _Work:
             text = f"The helper was not told {', '.join(untold)}, which a dry run does not fetch."
             print(f"  {wrapped(text, 2, width)}")
         print("  What would be sent:")
-        for line in answer_lines(reply, width):
-            print(f"    {line}")
+        for line in answer_lines(reply, None if width is None else width - 4):
+            print(textwrap.indent(line, " " * 4))
         facts = cycle.facts
         if features.pki:  # the server tells its own ssldir with the request that isn't fetched
             facts = evolve(facts, csr={"ssldir": "the server's own"})
         load = cycle.means.load_issuer
         issuer = load(time()) if load is not None else None
         found = rehearse(reply, facts, self.config, issuer=issuer, now=time())
-        for line in complaint_lines(found.complaints[1:], width):
-            print(f"  also: {line}")
+        for line in complaint_lines(found.complaints[1:], None if width is None else width - 8):
+            print(textwrap.indent(f"also: {line}", " " * 2))
         return Outcome(found.word, found.text, cycle.step, reason=reply.reason)
 
 

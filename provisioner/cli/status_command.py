@@ -221,7 +221,7 @@ def _live(url: str) -> None:
                 time.sleep(EVERY)
                 try:
                     status, trouble = fetch(url), ""
-                except (ConnectionLost, BadReply) as error:
+                except (ConfigError, ConnectionLost, BadReply) as error:
                     trouble = f"{datetime.now(UTC):%H:%M:%S}Z {error}"
         except KeyboardInterrupt:
             return

@@ -5,6 +5,7 @@ import difflib
 import logging
 import os
 import statistics
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -275,7 +276,7 @@ def _lines(verdict: Verdict, config: Config, recorded: Path | None) -> Iterator[
     yield row("answer", f"{verdict.size} bytes")
     if verdict.reply is not None:
         for line in answer_lines(verdict.reply, None if width is None else width - 11):
-            yield f"{'':11}{line}"
+            yield textwrap.indent(line, " " * 11)
     for note in verdict.notes:
         yield row("note", note)
     if not verdict.complaints:
@@ -284,7 +285,7 @@ def _lines(verdict: Verdict, config: Config, recorded: Path | None) -> Iterator[
         return
     yield row("result", f"a cycle would fail as {verdict.word}")
     for line in complaint_lines(verdict.complaints, None if width is None else width - 9):
-        yield f"{'':9}{line}"
+        yield textwrap.indent(line, " " * 9)
 
 
 def fleet_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -126,7 +126,6 @@ async def test_a_daemon_and_it_are_told_apart_by_the_lock(nats: NatsServer, tmp_
             assert (code, "held by another provisioner" in out) == (EXIT_UNREACHABLE, True)
 
 
-@pytest.mark.timeout(90)
 async def test_refused_before_anything_is_asked(nats: NatsServer, tmp_path: Path) -> None:
     async with bench(nats, tmp_path, features={}) as at:
         code, out, err = await at.run("a b", "--with-jwt")
@@ -137,9 +136,9 @@ async def test_refused_before_anything_is_asked(nats: NatsServer, tmp_path: Path
             f"choria-provisioner: {tmp_path}/provisioner.yaml: features.jwt: must be on for --with-jwt",
         ]
         await nats.kill()
-        code, _, err = await at.run(name(4))
+        code, _, err = await at.run("--wait", "1", name(4))
         assert code == EXIT_UNREACHABLE
-        assert err.startswith(f"choria-provisioner: no connection to nats://127.0.0.1:{nats.port} within 10 s: ")
+        assert err.startswith("choria-provisioner: no connection to a broker within 1 s: ")
 
 
 async def test_a_dry_run_finds_every_complaint(nats: NatsServer, tmp_path: Path) -> None:

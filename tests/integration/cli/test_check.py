@@ -211,8 +211,8 @@ def token_settings(directory: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"exp": int(time.time()) - 3600}, "expired on "),
-        ({"permissions": {"streams_admin": True}}, "lacks the permission provisioner"),
+        ({"exp": int(time.time()) - 3600}, "the token expired"),
+        ({"permissions": {"streams_admin": True}}, "lacks the permission `provisioner`"),
         ({"purpose": "choria_server"}, "the token is no client token: its purpose is 'choria_server'"),
         ({}, ""),
     ],
@@ -306,17 +306,16 @@ async def test_the_broker_and_the_bucket(nats: NatsServer, tmp_path: Path) -> No
     await nats.kill()
 
 
-@pytest.mark.timeout(90)
 async def test_no_broker(nats: NatsServer, tmp_path: Path) -> None:
     helper = write_helper(tmp_path)
     write_files(tmp_path, nats.port, helper=str(helper))
     await nats.kill()
-    argv = [sys.executable, "-m", "provisioner.cli.choria", "check", "--no-helper"]
+    argv = [sys.executable, "-m", "provisioner.cli.choria", "check", "--no-helper", "--wait", "1"]
     argv += ["--config", str(tmp_path / "provisioner.yaml"), "--choria-config", str(tmp_path / "choria.cfg")]
     run = await trio.run_process(argv, capture_stdout=True, capture_stderr=True, check=False)
     assert (run.returncode, run.stderr) == (EXIT_REFUSED, b"")
     (line,) = [line for line in run.stdout.decode().splitlines() if line.startswith("fail")]
-    assert line.startswith(f"fail  broker: no connection to nats://127.0.0.1:{nats.port} within 10 s: ")
+    assert line.startswith("fail  broker: no connection to a broker within 1 s: ")
     assert "-> is it running" in line
 
 

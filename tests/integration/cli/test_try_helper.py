@@ -114,7 +114,7 @@ def test_the_complaint_names_the_fault(fault: str, tmp_path: Path, capsys: pytes
     assert result == f"result   a cycle would fail as {complaint.partition(':')[0]}"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.slow
 def test_a_slow_one_is_killed_at_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = tried(capsys, "--command", str(write_helper(tmp_path, "#!/bin/sh\ntrap '' TERM\nsleep 60\n")))
     assert code == EXIT_FINDING
