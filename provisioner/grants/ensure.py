@@ -82,7 +82,7 @@ class Ensure:
             case steps.Return(kept):
                 action = partial(self._return, kept, consumer)
             case steps.Reclaim(kept):
-                action = partial(hand_over, self.link, self.session, kept, login)
+                action = partial(hand_over, self.link, self.session, self.provision, kept, login)
             case steps.Extend(database, extensions):
                 action = partial(self._extend, database, extensions, login)
             case steps.CreateGroup(group):

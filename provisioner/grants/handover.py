@@ -10,13 +10,13 @@ from attrs import frozen
 from psycopg import sql
 
 from provisioner.errors import StatementRefused
+from provisioner.grants import mark
 from provisioner.grants.postgres import Link, Session
 
 _PLACES = """
-SELECT d.datname, pg_get_userbyid(d.datdba), pg_has_role(d.datdba, 'USAGE') AND NOT o.rolsuper, d.datconnlimit = -2
+SELECT d.datname, pg_get_userbyid(d.datdba), shobj_description(d.datdba, 'pg_authid'), d.datconnlimit = -2
 FROM (SELECT DISTINCT dbid FROM pg_shdepend WHERE refclassid = 'pg_authid'::regclass AND refobjid = %s) s
 LEFT JOIN pg_database d ON d.oid = s.dbid
-LEFT JOIN pg_roles o ON o.oid = d.datdba
 ORDER BY d.datname NULLS LAST"""
 
 
@@ -27,7 +27,7 @@ def name(text: str) -> sql.Identifier:
 
 @frozen
 class Place:
-    """A database in which a role owns or holds something. ``ours``: we may act for its owner."""
+    """A database in which a role owns or holds something. ``ours``: we made its owner."""
 
     database: str
     owner: str
@@ -58,12 +58,15 @@ def enter(link: Link, session: Session, database: str, *, ours: bool = True) -> 
     return link.connect(database)
 
 
-def clear(link: Link, session: Session, role: str, oid: int, heir: Callable[[Place], str | None]) -> None:
+def clear(
+    link: Link, session: Session, provision: str, role: str, oid: int, heir: Callable[[Place], str | None]
+) -> None:
     """Takes from a role everything that it holds, in all databases, so that it can be dropped.
 
     Args:
         link: how other databases are reached.
         session: the session that this runs in.
+        provision: the provision that this run serves.
         role: the role.
         oid: its object id.
         heir: who gets what it owns in a database; None to drop that with all it has there.
@@ -71,12 +74,14 @@ def clear(link: Link, session: Session, role: str, oid: int, heir: Callable[[Pla
     Raises:
         StatementRefused: something stays: a grant by a superuser, a lock that isn't released.
     """
-    for database, owner, ours, invalid in session.execute(_PLACES, (oid,)):
+    for database, owner, comment, invalid in session.execute(_PLACES, (oid,)):
         if database is None:
             link.patiently(lambda: session.execute(sql.SQL("DROP OWNED BY {}").format(name(role))))
             continue
         if invalid:
             raise StatementRefused(f"the database {database} is half dropped")
+        label = mark.decode(comment, provision)
+        ours = label is not None and label.role == owner
         with enter(link, session, database, ours=ours) as inside:
             to = heir(Place(database, owner, ours))
             if to is not None:
@@ -86,7 +91,7 @@ def clear(link: Link, session: Session, role: str, oid: int, heir: Callable[[Pla
             link.patiently(lambda inside=inside, statement=statement: inside.execute(statement))  # type: ignore[misc]
 
 
-def hand_over(link: Link, session: Session, giver: str, taker: str) -> None:
+def hand_over(link: Link, session: Session, provision: str, giver: str, taker: str) -> None:
     """Everything of one role becomes another's; then the first is dropped.
 
     Both must be ours and held. A run that ends in the middle is completed by the next: each step is true or not yet.
@@ -97,5 +102,5 @@ def hand_over(link: Link, session: Session, giver: str, taker: str) -> None:
     for (database,) in session.execute("SELECT datname FROM pg_database WHERE datdba = %s ORDER BY 1", (row[0],)):
         statement = sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name(database), name(taker))
         link.patiently(lambda statement=statement: session.execute(statement))  # type: ignore[misc]
-    clear(link, session, giver, row[0], lambda _: taker)
+    clear(link, session, provision, giver, row[0], lambda _: taker)
     session.execute(sql.SQL("DROP ROLE {}").format(name(giver)))

@@ -87,7 +87,7 @@ class Link:
         on_statement: told each statement before it is sent, verifiers masked: to count them, or to stop at one.
     """
 
-    base: dict[str, Any]
+    base: dict[str, Any] = field(repr=False)
     on_statement: Callable[[str], None] = _ignore
     version: int = 0
     _stop: threading.Event = field(factory=threading.Event)

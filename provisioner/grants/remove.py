@@ -236,7 +236,7 @@ class Remove:
             leaving.end(result="removed", database="dropped", databases=(removal.name,))
             return
         if removal.what == "group":
-            clear(self.link, self.session, leaving.role, leaving.oid, lambda _: None)
+            clear(self.link, self.session, self.provision, leaving.role, leaving.oid, lambda _: None)
             self._drop_role(leaving)
             leaving.end(result="removed")
             return
@@ -262,7 +262,7 @@ class Remove:
             return
         for database in databases:
             self._drop_database(database)
-        clear(self.link, self.session, leaving.role, leaving.oid, _heir)
+        clear(self.link, self.session, self.provision, leaving.role, leaving.oid, _heir)
         self._drop_role(leaving)
         leaving.end(result="removed", database="dropped" if databases else "", databases=databases)
 
@@ -289,7 +289,7 @@ class Remove:
                     self.session.execute(hold(self.server, kept.role))
         elif not isinstance(mark.decode(row[0], self.provision), mark.Kept):
             raise StatementRefused(f"a role called {kept.role} exists and this provisioner did not make it")
-        hand_over(self.link, self.session, leaving.role, kept.role)
+        hand_over(self.link, self.session, self.provision, leaving.role, kept.role)
 
     def _drop_role(self, leaving: _Leaving) -> None:
         # Once more: after DROP ROLE its sessions could not be found any more.
@@ -323,5 +323,8 @@ class Remove:
 
 
 def _heir(place: Place) -> str | None:
-    """In a database of ours its owner gets what a departed login made there; elsewhere nobody may get it from us."""
+    """In a database of ours its owner gets what a departed login made there. Elsewhere nobody may get it from us.
+
+    We least of all: a function of its that runs as its owner would then run as the provisioner.
+    """
     return place.owner if place.ours else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.integration.postgres_lab import Connection, Lab, consumer
+from tests.integration.postgres_lab import PROVISIONER, Connection, Lab, consumer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -188,3 +188,20 @@ def test_what_was_kept_is_dropped_on_demand(app: Lab) -> None:
     assert report.exit_code == 0, list(report.lines())
     assert [(each.login, each.what, each.result) for each in report.removed] == [("n1.app~kept", "kept", "removed")]
     assert app.roles() == app.databases() == {"n2.other", "n3.third"}
+
+
+@pytest.mark.parametrize("on_revoke", ["retain", "drop"])
+def test_nothing_that_it_made_becomes_the_provisioner_s(app: Lab, on_revoke: str) -> None:
+    """A function that runs as its owner, left in a database of ours: it must never run as us."""
+    app.do(f"CREATE DATABASE own OWNER {PROVISIONER}")
+    app.do("GRANT ALL ON SCHEMA public TO PUBLIC", "own")
+    app.do('GRANT "n1.app" TO "n2.other"')
+    with app.login("n1.app", "pw-app", "own") as session:
+        session.execute("CREATE FUNCTION trap() RETURNS void LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
+    leave(app)
+    with app.login("n2.other", "pw-other", "own") as session:
+        session.execute('SET ROLE "n1.app"')
+        report = app.run(on_revoke=on_revoke)
+    assert report.exit_code == 0, list(report.lines())
+    owners = app.do("SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE proname = 'trap'", "own")
+    assert owners == ([] if on_revoke == "drop" else [("n1.app~kept",)])
