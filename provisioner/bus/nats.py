@@ -336,6 +336,7 @@ class NatsBus:
             return
         if granted := [wanted for wanted in refused if not wanted.refused]:
             log.warning("The server grants again: %s", ", ".join(wanted.subject for wanted in granted))
+            self.last_error = next((wanted.refused for wanted in self._subscriptions if wanted.refused), "")
             for wanted in self._subscriptions:
                 wanted.epoch += wanted.epoch == self.epoch
             self._link.up()

@@ -9,6 +9,7 @@ import trio
 
 from provisioner import strictjson
 from provisioner.cli import mesh_connection
+from provisioner.cli.logs import Logs
 from provisioner.errors import (
     EXIT_FINDING,
     EXIT_OK,
@@ -59,7 +60,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     try:
         narrowed(SHAPES[arguments.what], narrowing)  # refused here, a wrong question needs no server
-        page = trio.run(question)
+        with Logs("mesh-provisioner", "error", "stderr", debug=arguments.debug):
+            page = trio.run(question)
     except RegistryError as error:
         if arguments.json:
             print(strictjson.dumps({"error": {"code": error.code, "message": str(error)}}))

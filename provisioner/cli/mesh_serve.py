@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Serves until told to stop."""
     notifier = Notifier.from_environment()
     bus = mesh_connection.open_bus(arguments, "mesh-provisioner")
-    with Logs("mesh-provisioner", "debug" if arguments.debug else "info", arguments.logfile) as logs:
+    with Logs("mesh-provisioner", "info", arguments.logfile, debug=arguments.debug) as logs:
         log.info("mesh-provisioner %s starting with %s", __version__, ", ".join(arguments.servers))
         trio.run(_serve, arguments, bus, notifier, logs)
         log.info("mesh-provisioner stopped")
@@ -56,15 +56,20 @@ async def _serve(
     arguments: argparse.Namespace, bus: AbstractAsyncContextManager[NatsBus], notifier: Notifier, logs: Logs
 ) -> None:
     async with bus as connection, trio.open_nursery() as nursery:
-        stop = nursery.cancel_scope.cancel
+
+        def stop() -> None:
+            notifier.stopping()
+            nursery.cancel_scope.cancel()
+
         await nursery.start(partial(handle_signals, stop=stop, abort=stop, hangup=logs.reopen))
         if notifier.watchdog_interval:
             nursery.start_soon(_watchdog, notifier, notifier.watchdog_interval)
         service = Service(connection, process_registry())
+        if arguments.monitor_port is not None:
+            await nursery.start(service.monitor, arguments.monitor_port)
         # Ready to systemd means at work, also while the server is away: /readyz tells whether there is an answer.
         notifier.ready()
-        await service.run(create_buckets=arguments.create_buckets, monitor_port=arguments.monitor_port)
-    notifier.stopping()
+        await service.run(create_buckets=arguments.create_buckets)
 
 
 async def _watchdog(notifier: Notifier, interval: float) -> None:

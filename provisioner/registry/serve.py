@@ -1,4 +1,4 @@
-"""``mesh-provisioner`` as a nursery tree: four mirrors, the keeper of the registry, the verb, the monitor page.
+"""``mesh-provisioner`` as a nursery tree: four mirrors, the keeper, the verb; beside it the monitor page.
 
 serve
 ├─ monitor page
@@ -13,11 +13,14 @@ import logging
 import trio
 from prometheus_client import CollectorRegistry
 
-from provisioner import monitor
+from provisioner.bus.background import single
 from provisioner.bus.interface import Bus
 from provisioner.bus.keyvalue import KeyValue
 from provisioner.errors import BusError
+from provisioner.monitor import Response, Route, metrics_route
+from provisioner.monitor import serve as serve_pages
 from provisioner.registry.buckets import Mirror
+from provisioner.registry.client import VERB
 from provisioner.registry.keeper import Keeper
 from provisioner.registry.keys import REGISTRY, SHAPES, Shape
 from provisioner.registry.metrics import Metrics
@@ -45,6 +48,7 @@ class Service:
     def __init__(self, bus: Bus, registry: CollectorRegistry) -> None:
         self._bus = bus
         self._listening = False
+        self._past = ""
         self.metrics = Metrics(registry)
         self._buckets = {what: KeyValue(bus, shape.bucket, timeout=STORE_TIMEOUT) for what, shape in SHAPES.items()}
         self.mirrors = {what: Mirror(shape, self._buckets[what], self._made_anew) for what, shape in SHAPES.items()}
@@ -60,37 +64,29 @@ class Service:
         found = {mirror.shape.bucket: mirror.problem for mirror in self.mirrors.values()}
         found["registry"] = self.keeper.problem
         found["verb"] = "" if self._listening else "not subscribed"
+        # A permission that was taken away; the bus asks for it again. What was refused before it was granted is past.
+        if VERB in self._bus.last_error and self._bus.last_error is not self._past:
+            found["verb"] = self._bus.last_error
         found["connection"] = "" if self._bus.connected else self._bus.last_error or "not connected"
         return {part: problem for part, problem in found.items() if problem}
 
     async def run(
-        self,
-        *,
-        create_buckets: bool = False,
-        monitor_port: int | None = None,
-        task_status: "trio.TaskStatus[int | None]" = trio.TASK_STATUS_IGNORED,
+        self, *, create_buckets: bool = False, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serves until cancelled.
 
         Args:
             create_buckets: make the buckets that are missing (first set-up, tests); else they are bound only.
-            monitor_port: TCP port of the monitor page, 0 for a free one; None for no page.
-            task_status: told the monitor's port once the verb is listened to.
-
-        Raises:
-            ConfigError: the monitor's port can't be had.
+            task_status: told once the verb is listened to.
         """
         async with trio.open_nursery() as nursery:
-            port = None
-            if monitor_port is not None:
-                port = await nursery.start(self._monitor, monitor_port)
             if create_buckets:
                 nursery.start_soon(self._create_buckets)
             for mirror in self.mirrors.values():
                 await nursery.start(mirror.run)
             nursery.start_soon(self.keeper.run)
             await nursery.start(self._listen)
-            task_status.started(port)
+            task_status.started()
 
     async def _listen(self, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED) -> None:
         verb = Verb(self._bus, self.mirrors, self.metrics)
@@ -98,10 +94,10 @@ class Service:
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(verb.run)
-                    self._listening = True
+                    self._listening, self._past = True, self._bus.last_error
                     task_status.started()  # once: what the server takes away later, the bus asks for again
             except* BusError as refused:
-                log.error("The verb can't be listened to: %s", refused.exceptions[0])  # noqa: TRY400
+                log.error("The verb can't be listened to: %s", single(refused))  # noqa: TRY400
                 await trio.sleep(AGAIN)
 
     async def _create_buckets(self) -> None:
@@ -115,22 +111,31 @@ class Service:
                     log.error("Bucket %s could not be made: %s", bucket.bucket, error)  # noqa: TRY400
                     await trio.sleep(AGAIN)
 
-    async def _monitor(self, port: int, task_status: "trio.TaskStatus[int]" = trio.TASK_STATUS_IGNORED) -> None:
-        routes = {
-            "/metrics": monitor.metrics_route(self.metrics.registry),
-            "/healthz": monitor.Route(lambda _: monitor.Response(b"ok\n")),
-            "/readyz": monitor.Route(lambda _: self._ready()),
-            "/status": monitor.Route(lambda _: self._status(), loopback_only=True),
-        }
-        await monitor.serve(port, routes, file="--monitor-port", key="", task_status=task_status)
+    async def monitor(self, port: int, task_status: "trio.TaskStatus[int]" = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves ``/metrics``, ``/healthz``, ``/readyz`` and ``/status`` beside ``run``, until cancelled.
 
-    def _ready(self) -> monitor.Response:
+        Args:
+            port: TCP port; 0 takes a free one.
+            task_status: told the port once it is open.
+
+        Raises:
+            ConfigError: the port can't be had.
+        """
+        routes = {
+            "/metrics": metrics_route(self.metrics.registry),
+            "/healthz": Route(lambda _: Response(b"ok\n")),
+            "/readyz": Route(lambda _: self._ready()),
+            "/status": Route(lambda _: self._status(), loopback_only=True),
+        }
+        await serve_pages(port, routes, file="--monitor-port", key="", task_status=task_status)
+
+    def _ready(self) -> Response:
         if problems := self.problems():
             text = "".join(f"{part}: {problem}\n" for part, problem in problems.items())
-            return monitor.Response(text.encode(errors="replace"), status=503)
-        return monitor.Response(b"ready\n")
+            return Response(text.encode(errors="replace"), status=503)
+        return Response(b"ready\n")
 
-    def _status(self) -> monitor.Response:
+    def _status(self) -> Response:
         status = {
             "version": __version__,
             "server": self._bus.url,
@@ -138,4 +143,4 @@ class Service:
             "keys": {mirror.shape.bucket: mirror.keys[0] for mirror in self.mirrors.values()},
             "bad_keys": {mirror.shape.bucket: mirror.keys[1] for mirror in self.mirrors.values()},
         }
-        return monitor.Response(json.dumps(status, indent=1).encode() + b"\n", "application/json")
+        return Response(json.dumps(status, indent=1).encode() + b"\n", "application/json")

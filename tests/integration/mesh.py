@@ -1,9 +1,11 @@
 """A mesh for tests: a real nats-server with the accounts that docs/ ships, the four buckets, a running service."""
 
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -148,12 +150,18 @@ def connection(made: Mesh, directory: Path, account: str) -> list[str]:
 
 
 @asynccontextmanager
-async def serving(directory: Path, *arguments: str) -> AsyncIterator[tuple[trio.Process, int]]:
+async def serving(
+    directory: Path, *arguments: str, environ: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[tuple[trio.Process, int]]:
     """The daemon and its monitor's port; killed at the end if it still runs."""
     port = await free_port()
     with (directory / "output").open("ab") as output:
         process = await trio.lowlevel.open_process(
-            [*PROGRAM, "serve", *arguments, "--monitor-port", str(port)], stdin=-3, stdout=output, stderr=output
+            [*PROGRAM, "serve", *arguments, "--monitor-port", str(port)],
+            stdin=-3,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environ},
         )
     try:
         yield process, port

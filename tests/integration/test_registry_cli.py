@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,17 @@ from pathlib import Path
 import pytest
 import trio
 
+from provisioner.bus.interface import Message
+from provisioner.bus.login import Credentials
+from provisioner.bus.nats import Options
 from provisioner.cli.mesh import PROGRAM as PROVISIONER
-from provisioner.registry.client import NodeClient
+from provisioner.registry.answer import Request, answer
+from provisioner.registry.client import VERB, NodeClient
+from provisioner.registry.keys import REGISTRY
+from provisioner.registry.rows import Rows
 from provisioner.registry.table import TABLE
+from provisioner.simulator.embedded import nats_server
+from tests.integration.buses import at, connected
 from tests.integration.mesh import (
     ACCOUNTS,
     GENEROUS,
@@ -27,6 +36,7 @@ from tests.integration.mesh import (
     served,
     serving,
 )
+from tests.integration.nats_faults import Authority, NKey, Operator, tls_config
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -161,6 +171,34 @@ async def test_the_demo_shows_what_it_says() -> None:
     assert text.count("permissions violation for publish") == 4
 
 
+async def test_tls_and_a_credentials_file(tmp_path: Path) -> None:
+    ours, strange, operator, key = Authority(tmp_path), Authority(tmp_path, "strange"), Operator(), NKey("user")
+    creds = tmp_path / "user.creds"
+    creds.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{operator.user(key)}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{key.seed}\n------END USER NKEY SEED------\n"
+    )
+    config = tls_config(*ours.certify("server", "127.0.0.1")) + operator.config
+    async with nats_server(config) as server:
+        options = Options(credentials=lambda: Credentials(creds_file=creds), tls=ours.context)
+        async with connected(at(server), options) as bus:
+            text = answer(Request(), Rows(REGISTRY), 7, 1000)
+
+            def reply(message: Message) -> None:
+                bus.publish(message.reply, text)
+
+            async with bus.subscribe(VERB, reply):
+                url = f"tls://127.0.0.1:{server.port}"
+                got = await run("ask", "--servers", url, "--tls-ca", str(ours.ca), "--creds", str(creds), "--json")
+                assert (got.returncode, got.stderr) == (0, b"")
+                assert json.loads(got.stdout)["sequence"] == 7
+                got = await run("ask", "--servers", url, "--tls-ca", str(strange.ca), "--creds", str(creds), "--json")
+                assert (got.returncode, got.stdout) == (3, b"")
+                assert "its certificate is not accepted: unable to get local issuer certificate" in got.stderr.decode()
+                assert got.stderr.count(b"\n") == 1
+                assert key.seed not in got.stderr.decode()
+
+
 # --- serve ---
 
 
@@ -195,6 +233,22 @@ async def test_the_daemon_and_its_page(tmp_path: Path) -> None:
     assert "mesh-provisioner stopped" in output
     assert "Traceback" not in output
     assert PASSWORDS["mesh-provisioner"] not in output
+
+
+async def test_the_service_manager_is_told(tmp_path: Path) -> None:
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        address = str(tmp_path / "notify")
+        await told.bind(address)
+        environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000"}
+        async with serving(tmp_path, "--servers", "127.0.0.1:1", environ=environ) as (process, _):
+            with trio.fail_after(GENEROUS):
+                heard: set[bytes] = set()
+                while not {b"READY=1", b"WATCHDOG=1"} <= heard:  # without a server, too
+                    heard.update((await told.recv(4096)).split(b"\n"))
+                process.send_signal(signal.SIGTERM)
+                while b"STOPPING=1" not in heard:
+                    heard.update((await told.recv(4096)).split(b"\n"))
+                assert await process.wait() == 0
 
 
 async def test_first_set_up_makes_the_buckets(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What goes wrong around a running service ends in right answers without a restart; meanwhile ``unavailable``."""
 
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,23 +12,13 @@ from provisioner.errors import BusError, RegistryError
 from provisioner.registry.client import NodeClient, ask_pages
 from provisioner.registry.keys import SHAPES
 from provisioner.registry.serve import Service
-from provisioner.simulator.embedded import NatsServer, nats_server
+from provisioner.simulator.embedded import nats_server
 from tests.integration.buses import at, connected, user
 from tests.integration.mesh import ACCOUNTS, GENEROUS, PASSWORDS, Mesh, mesh, running, served, until_ready
+from tests.integration.nats_faults import reload
 
 PROMISED = 2.0
 """Seconds within which an asker has an answer, be it an error."""
-
-
-async def reload(server: NatsServer, config: str) -> None:
-    """Gives a running server another configuration and waits until it has taken it."""
-    before = server.log_text().count("Reloaded server configuration")
-    assert server.process is not None
-    (server.directory / "nats.conf").write_text(config)
-    server.process.send_signal(signal.SIGHUP)
-    with trio.fail_after(GENEROUS):
-        while server.log_text().count("Reloaded server configuration") == before:
-            await trio.sleep(0.01)
 
 
 async def test_the_server_is_killed_and_comes_back(tmp_path: Path) -> None:
@@ -218,11 +207,14 @@ async def test_the_grant_to_listen_is_taken_away_and_given_back(tmp_path: Path) 
     whole = ACCOUNTS.read_text()
     less = whole.replace('[ "_INBOX.>", "mesh-provisioner.provisioning" ]', '[ "_INBOX.>" ]')
     assert less != whole
-    async with served(tmp_path) as (made, _):
+    async with served(tmp_path) as (made, service):
         assert await made.code() == ""
         await reload(made.server, less)
         with pytest.raises(BusError):
             await made.ask()
+        with trio.fail_after(GENEROUS):
+            while "permissions violation" not in service.problems().get("verb", ""):
+                await trio.sleep(0.02)
         await reload(made.server, whole)
         with trio.fail_after(GENEROUS):
             while True:
@@ -232,6 +224,7 @@ async def test_the_grant_to_listen_is_taken_away_and_given_back(tmp_path: Path) 
                 except BusError:
                     await trio.sleep(0.1)
         assert len(page.items) == 13
+        await until_ready(service)
 
 
 async def test_started_without_the_grant_to_listen(tmp_path: Path) -> None:
