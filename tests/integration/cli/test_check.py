@@ -58,6 +58,17 @@ def test_each_bad_configuration_is_told_as_run_tells_it(
 
 
 CHORIA_CFG = {
+    "a time to live that servers drop": (
+        "ttl = 20",
+        "ttl: servers of protocol version 1 drop requests of less than 30",
+    ),
+    "a time-out of hours": ("plugin.choria.network.connect_timeout = 5h", "plugin.choria.network.connect_timeout: "),
+    "no certificate named": ("plugin.security.provider = file", "plugin.security.file.certificate: must be set"),
+    "a certificate that isn't there": (
+        "plugin.security.provider = file\nplugin.security.file.certificate = /nowhere/c.pem",
+        "plugin.security.file.certificate: can't be read: No such file or directory (found /nowhere/c.pem)",
+    ),
+    "no token named": ("plugin.security.provider = choria", "plugin.security.choria.token_file: must be set"),
     "a time that is none": ("ttl = soon", "ttl: "),
     "a host without a port that is one": ("plugin.choria.middleware_hosts = broker:99999", "middleware_hosts: "),
     "a provider that we have not": ("plugin.security.provider = pkcs11", "plugin.security.provider: "),
