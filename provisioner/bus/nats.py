@@ -223,8 +223,8 @@ class NatsBus:
             log.debug("nats-py reports: %s", text)
             return
         kind, subject, queue, sid = found.groups()
+        log.log(logging.DEBUG if text == self.last_error else logging.WARNING, "The server refuses: %s", text)
         self.last_error = text
-        log.warning("The server refuses: %s", text)
         if kind == "publish":
             self._inbox.refuse(subject, text)
             return

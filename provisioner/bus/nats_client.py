@@ -44,6 +44,7 @@ class NatsClient(Client):
         self._tell_end = ended
         self.ended = trio.Event()
         self._handlers: dict[int, Handler] = {}
+        self._complained = False
 
     def _connect_command(self) -> bytes:
         options = json.loads(super()._connect_command().removeprefix(b"CONNECT "))
@@ -89,7 +90,11 @@ class NatsClient(Client):
         try:
             found = await self._process_headers(headers)
         except (ValueError, IndexError):
-            log.warning("The headers of a message are not text: %.100r", subject)
+            # Once: whoever sends one can send a million.
+            log.log(
+                logging.DEBUG if self._complained else logging.WARNING, "Headers that are not text: %.100r", subject
+            )
+            self._complained = True
             found = None
         # Not dropped: a watch would miss it for ever, and a hostile key could hide a whole bucket.
         names = (name.decode(errors="backslashreplace") for name in (subject, reply))
