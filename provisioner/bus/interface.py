@@ -61,7 +61,7 @@ class Bus(Protocol):
         Raises:
             ConnectionLost: there is no connection; nothing is kept to be sent later.
             TooLarge: the payload is over ``max_payload``; nothing was sent.
-            ValueError: the subject is empty, has white space, a wildcard or an empty token.
+            ValueError: the subject is empty, has white space, a wildcard or an empty token; or a header a bad name.
         """
         ...
 

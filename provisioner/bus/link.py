@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import re
 from collections.abc import Callable
 
 import trio
@@ -11,6 +12,9 @@ from provisioner.bus.interface import Handler, Headers, Message
 from provisioner.errors import BusError, ConnectionLost, NoReply, NoResponders, PermissionDenied
 
 log = logging.getLogger(__name__)
+
+_HEADER = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_LINE_ENDS = str.maketrans("\r\n", "  ")
 
 NO_RESPONDERS = "503"
 """The status with which a server says that nobody listens on a subject."""
@@ -129,9 +133,21 @@ class Inbox:
         return waiting.answer
 
 
-def message_size(data: bytes, headers: Headers | None) -> int:
+def clean_headers(headers: Headers | None) -> dict[str, str]:
+    """Headers as they travel: no value can end its line.
+
+    Raises:
+        ValueError: a name is not a token of HTTP.
+    """
+    for name in headers or ():
+        if not _HEADER.fullmatch(name):
+            raise ValueError(f"not a header: {name[:100]!r}")
+    return {name: value.strip().translate(_LINE_ENDS) for name, value in (headers or {}).items()}
+
+
+def message_size(data: bytes, headers: Headers) -> int:
     """How many bytes count against the server's limit: the headers do as well as the payload."""
-    if headers is None:
+    if not headers:
         return len(data)
     return len(data) + 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
 

@@ -19,7 +19,7 @@ import trio
 from attrs import define
 
 from provisioner.bus.interface import Handler, Headers, Message
-from provisioner.bus.link import NO_RESPONDERS, Inbox, Link, deliver, message_size
+from provisioner.bus.link import NO_RESPONDERS, Inbox, Link, clean_headers, deliver, message_size
 from provisioner.bus.subjects import check_subject, matches
 from provisioner.errors import ConnectionLost, NoReply, PermissionDenied, TooLarge
 
@@ -248,16 +248,17 @@ class MemoryBus:
         check_subject(subject)
         if reply:
             check_subject(reply)
+        sent = clean_headers(headers)
         if not self.connected:
             raise ConnectionLost(self.last_error)
-        size = message_size(data, headers)
+        size = message_size(data, sent)
         if size > self.max_payload:
             raise TooLarge(f"{size} bytes to {subject}: the server takes {self.max_payload}")
         if any(matches(pattern, subject) for pattern in self.deny_publish):
             text = f'permissions violation for publish to "{subject.lower()}"'
             self.broker._soon(lambda: self._refused(subject, text))  # noqa: SLF001
             return
-        self.broker._publish(self, Message(subject, data, reply, dict(headers or {})))  # noqa: SLF001
+        self.broker._publish(self, Message(subject, data, reply, sent))  # noqa: SLF001
 
     def _refused(self, subject: str, text: str) -> None:
         self.last_error = text

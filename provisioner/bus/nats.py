@@ -23,7 +23,7 @@ from nats import errors
 
 from provisioner.bus.background import beside, single
 from provisioner.bus.interface import Handler, Headers, Message
-from provisioner.bus.link import Inbox, Link, message_size
+from provisioner.bus.link import Inbox, Link, clean_headers, message_size
 from provisioner.bus.login import Options, Resolve, public_url
 from provisioner.bus.nats_client import NatsClient, barrier, not_about_eof, why
 from provisioner.bus.subjects import check_subject
@@ -105,14 +105,15 @@ class NatsBus:
         check_subject(subject)
         if reply:
             check_subject(reply)
+        sent = clean_headers(headers)
         client = self._connection()
-        size = message_size(data, headers)
+        size = message_size(data, sent)
         if size > self._max_payload:
             raise TooLarge(f"{size} bytes to {subject}: the server takes {self._max_payload}")
         if client.pending_data_size > MAX_UNSENT:
             raise ConnectionLost(f"{self._url} has stopped reading: {client.pending_data_size} bytes wait for it")
         with self._at_work():
-            client.send(subject, data, reply, headers)
+            client.send(subject, data, reply, sent)
 
     async def flush(self, timeout: float = 5.0) -> None:
         """See ``Bus``."""
@@ -176,8 +177,6 @@ class NatsBus:
         token = trio_asyncio.current_loop.set(self._loop)
         try:
             yield
-        except errors.BadHeaderError as error:
-            raise ValueError(f"not a header: {error}") from None
         except (errors.Error, OSError) as error:
             raise ConnectionLost(why(error)) from error
         finally:

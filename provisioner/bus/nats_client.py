@@ -16,7 +16,7 @@ from nats import errors
 from nats.aio.client import Client
 from nats.protocol import command
 
-from provisioner.bus.interface import Handler, Headers, Message
+from provisioner.bus.interface import Handler, Message
 from provisioner.bus.link import deliver
 from provisioner.bus.login import Credentials
 from provisioner.errors import ConnectionLost, NoReply
@@ -122,9 +122,9 @@ class NatsClient(Client):
         del self._handlers[sid]
         self.put(command.unsub_cmd(sid, 0))
 
-    def send(self, subject: str, data: bytes, reply: str, headers: Headers | None) -> None:
+    def send(self, subject: str, data: bytes, reply: str, headers: dict[str, str]) -> None:
         """Publishes."""
-        _step(self.publish(subject, data, reply, None if headers is None else dict(headers)))
+        _step(self.publish(subject, data, reply, headers or None))
 
     def ping(self) -> trio.Event:
         """Asks for a sign that the server has seen all that was queued so far; the event tells it."""

@@ -158,7 +158,16 @@ def _certificate(
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=2))
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        # Python 3.13 is strict about these.
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
+    if authority:
+        usage = dict.fromkeys(
+            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only"), False
+        )
+        signs = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, decipher_only=False, **usage)
+        builder = builder.add_extension(signs, critical=True)
     if alternative:
         names = [_name(name) for name in alternative]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)

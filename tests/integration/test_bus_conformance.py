@@ -420,3 +420,14 @@ async def test_flush_when_all_is_well_and_names(world: World) -> None:
         assert "://" in bus.url
         assert bus.last_error == ""
         assert await bus.wait_epoch_change(0) == 1
+
+
+@pytest.mark.parametrize("header", ["a b", "a:b", "a\r\nb", "ü"])
+async def test_a_bad_header_is_refused_and_not_sent(world: World, header: str) -> None:
+    heard = Heard()
+    async with world.connect() as bus, bus.subscribe("a", heard):
+        with pytest.raises(ValueError, match="not a header"):
+            bus.publish("a", b"", headers={header: "v"})
+        bus.publish("a", b"", headers={"K": "v1\r\nInjected: v2"})
+        await heard.count(1)
+    assert dict(heard.messages[0].headers) == {"K": "v1  Injected: v2"}

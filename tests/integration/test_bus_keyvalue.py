@@ -19,6 +19,7 @@ from provisioner.errors import (
     TooLarge,
 )
 from tests.integration.buses import LIMIT, World, world_of
+from tests.integration.test_bus_conformance import Heard
 
 
 @pytest.fixture(params=["memory", "nats"])
@@ -445,3 +446,26 @@ async def test_writes_while_it_reads(store: KeyValue) -> None:
                 await watch.confirm(20)
                 assert len(seen.table) == 500
             nursery.cancel_scope.cancel()
+
+
+async def test_a_big_bucket_is_read_under_flow_control(tmp_path: Path) -> None:
+    """The server stops sending until it is answered: 9 MB are several such stops."""
+    answered = Heard()
+    async with world_of("nats", tmp_path) as world, world.connect() as bus, world.connect() as other:
+        store = KeyValue(bus, "b", timeout=20)
+        await store.create_bucket()
+        for number in range(6000):
+            other.publish(f"$KV.b.n{number % 50}.k{number}", b"x" * 1500)
+            if number % 500 == 0:
+                await other.flush(20)
+        await other.flush(20)
+        with trio.fail_after(30):
+            while (await store.status()).last_sequence < 6000:
+                await trio.sleep(0.05)
+        async with other.subscribe("$JS.FC.>", answered):
+            seen = Seen()
+            async with store.watch(seen) as watch:
+                await watch.confirm(30)
+            assert len(seen.table) == 6000
+            await other.flush()
+    assert answered.messages

@@ -409,6 +409,19 @@ async def test_servers_are_asked_for_anew_and_tried_in_any_order(nats: NatsServe
     assert pairs == {("a", "b"), ("b", "a")}
 
 
+async def test_no_server_at_all_is_said(nats: NatsServer) -> None:
+    rounds: list[list[str]] = [[]]
+
+    async def resolve() -> Sequence[str]:
+        return rounds[-1]
+
+    async with open_nats(resolve, Options(delays=quick)) as bus:
+        await until_said(bus, "no server is known")
+        rounds.append([nats.url])
+        with trio.fail_after(20):
+            await bus.wait_connected()
+
+
 async def test_fifty_failures_leave_nothing(nats: NatsServer) -> None:
     async def serve(stream: trio.SocketStream) -> None:
         await stream.send_all(info() + b"-ERR 'Authorization Violation'\r\n")
