@@ -1,18 +1,21 @@
 """Fixtures: the harness built once, one broker of each kind a session, and what each test starts stopped again."""
 
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.interop import choria
-from tests.interop.choria import Broker, Process, Server
+from tests.interop.choria import Broker, Server
+from tests.interop.daemon import Daemon
+from tests.interop.process import Process, stop_all
 
 PROCESSES = pytest.StashKey[list[Process]]()
 LINES_OF_A_FAILURE = 60
 
 StartServer = Callable[..., Server]
+StartDaemon = Callable[..., Daemon]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -44,7 +47,7 @@ def brokers(harness: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             broker.start()
         yield found
     finally:
-        choria.stop_all(broker.process for broker in found.values())
+        stop_all(broker.process for broker in found.values())
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -65,25 +68,30 @@ def processes(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
     """The processes of a test, for its report; those it started itself are stopped when it ends."""
     found = request.node.stash.setdefault(PROCESSES, [])
     yield found
-    choria.stop_all(process for process in found if process.name != "broker")
+    stop_all(process for process in found if process.name != "broker")
 
 
 @pytest.fixture
 def start_server(broker: Broker, processes: list[Process], tmp_path: Path) -> StartServer:
-    """Starts a real server in provisioning mode: ``start_server(identity, parse_only=False, **claims)``."""
-    return partial(_start_server, broker, processes, tmp_path)
+    """Starts a real server in provisioning mode: the arguments of ``choria.Server`` from the identity on."""
+
+    def start(identity: str, **options: Any) -> Server:
+        server = Server(broker, identity, tmp_path / identity, **options)
+        processes.append(server.process)
+        server.start()
+        return server
+
+    return start
 
 
-def _start_server(
-    broker: Broker,
-    processes: list[Process],
-    tmp_path: Path,
-    identity: str,
-    *,
-    parse_only: bool = False,
-    **claims: object,
-) -> Server:
-    server = Server(broker, identity, tmp_path / identity, parse_only=parse_only, **claims)
-    processes.append(server.process)
-    server.start()
-    return server
+@pytest.fixture
+def start_daemon(broker: Broker, processes: list[Process], tmp_path: Path) -> StartDaemon:
+    """Starts ``choria-provisioner run`` under a name: then the named arguments of ``choria.Daemon``."""
+
+    def start(name: str = "provisioner", **options: Any) -> Daemon:
+        daemon = Daemon(broker, tmp_path / name, **options)
+        processes.append(daemon.process)
+        daemon.start()
+        return daemon
+
+    return start

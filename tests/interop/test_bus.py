@@ -16,8 +16,9 @@ from provisioner.bus.login import Credentials
 from provisioner.bus.nats import NatsBus, Options, open_nats
 from provisioner.choria.events import decode_event
 from provisioner.secret import Secret
-from tests.interop.choria import LEADER_TTL, PASSWORD, Broker, Process, stop_all, until
+from tests.interop.choria import LEADER_TTL, PASSWORD, Broker
 from tests.interop.conftest import StartServer
+from tests.interop.process import Process, stop_all, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 

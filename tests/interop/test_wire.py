@@ -16,9 +16,10 @@ from provisioner.choria.v1 import V1
 from provisioner.choria.v2 import V2
 from provisioner.choria.wire import DISCOVERY_PING, DISCOVERY_PONG, NANOSECOND, Reply, Request, Wire
 from provisioner.secret import Secret
-from tests.interop.choria import PASSWORD, RESTARTED_AS_MEMBER, TOKEN, Broker, Server, wait_until
+from tests.interop.choria import PASSWORD, RESTARTED_AS_MEMBER, TOKEN, Broker, Server
 from tests.interop.conftest import StartServer
 from tests.interop.credentials import Login
+from tests.interop.process import wait_until
 from tests.interop.raw import Connection, Refused
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
@@ -115,7 +116,7 @@ def test_a_server_tells_its_inventory(client: Client, start_server: StartServer)
     assert answer.statuscode == Status.OK
     assert answer.data["agents"] == ["choria_provision", "choria_util", "discovery", "rpcutil"]
     assert answer.data["collectives"] == ["provisioning"]
-    assert answer.data["facts"] == {"dc": "lab", "role": "web"}
+    assert answer.data["facts"] == json.loads((server.directory / "facts.json").read_text())
     assert answer.data["upgradable"] is False
 
 
