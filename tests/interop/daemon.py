@@ -14,6 +14,9 @@ from tests.interop.choria import PASSWORD, TOKEN, Broker, configuration
 from tests.interop.credentials import Login
 from tests.interop.process import Died, Process, free_port
 
+BOUND_TO_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+"""Asks Linux for a SIGKILL when we end, then becomes the program: no daemon outlives even a killed test run."""
+
 
 class Daemon:
     """Our own ``choria-provisioner run --debug``, with ``site_helper.py`` as its helper.
@@ -57,7 +60,18 @@ class Daemon:
             ours |= {"jwt_signing_key": str(self.login.seed), "jwt_signing_token": str(self.login.token)}
         config.write_text(yaml.safe_dump(ours | settings))
         program = Path(sys.executable).parent / "choria-provisioner"
-        argv = [str(program), "--debug", "run", "--config", str(config), "--choria-config", str(choria_config)]
+        argv = [
+            sys.executable,
+            "-c",
+            BOUND_TO_US,
+            str(program),
+            "--debug",
+            "run",
+            "--config",
+            str(config),
+            "--choria-config",
+            str(choria_config),
+        ]
         self.process = Process(directory.name, directory, argv)
 
     def start(self) -> None:

@@ -88,12 +88,15 @@ async def test_a_deferred_server_is_configured_in_the_next_round(
 async def test_a_server_is_shut_down(start_server: StartServer, start_daemon: StartDaemon) -> None:
     server = start_server("shutdown.example.net", do="shutdown")
     daemon = start_daemon()
-    await until_ended(daemon, "shut_down")
+    await until(lambda: server.process.code() is not None, "the server's end")
+    assert server.process.code() == 0
     assert not server.config.exists()
+    if " with splay 0s" in server.process.text():
+        return  # such a server, one in ten, may be gone before its answer is
+    await until_ended(daemon, "shut_down")
     assert daemon.metric("helper_shutdown_requests") == 1
+    assert daemon.metric("provision_errors") == 0
     assert daemon.ended("provisioned") == 0
-    # It goes on for up to ten seconds of splay, then no longer listens.
-    await until(lambda: not server.broker.has_member(server.identity, "provisioning"), "the server gone")
 
 
 async def test_a_wrong_token_is_refused_in_the_servers_own_words(
@@ -189,7 +192,8 @@ async def test_no_secret_is_to_be_found(broker: Broker, start_server: StartServe
         **{f"{name} of the daemon": Path(f"/proc/{daemon.process.pid}/{name}").read_text() for name in PROC},
         **{f"{name} of the helper": (daemon.state / f"{server.identity}.{name}").read_text() for name in PROC},
     }
-    assert "debug" in places["the log"].lower()
+    assert "Fetching JWT" in places["the log"]
+    assert "--debug" in places["cmdline of the daemon"]
     assert all(places.values())
     assert found(secrets, {"the helper's input": json.dumps(daemon.inputs(server.identity))})  # the search does find
     assert found(secrets, places) == []
