@@ -14,6 +14,9 @@ from tests.interop.process import Process, stop_all
 PROCESSES = pytest.StashKey[list[Process]]()
 LINES_OF_A_FAILURE = 60
 
+MEASURED = pytest.StashKey[list[str]]()
+
+Measured = Callable[[str, float], None]
 StartServer = Callable[..., Server]
 StartDaemon = Callable[..., Daemon]
 
@@ -26,6 +29,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for process in item.stash.get(PROCESSES, []):
             report.sections.append((f"end of the log of {process.name}", process.tail(LINES_OF_A_FAILURE)))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints what was measured on real Choria: reported, never judged by a speed."""
+    if found := config.stash.get(MEASURED, []):
+        terminalreporter.section("measured on real Choria")
+        for line in found:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Measured:
+    """Notes a number for the end of the run: ``measured("seconds until ...", 1.2)``."""
+    lines = request.config.stash.setdefault(MEASURED, [])
+    return lambda what, number: lines.append(f"{number:8.2f} {what} [{request.node.name}]")
 
 
 @pytest.fixture(scope="session")
@@ -73,10 +91,13 @@ def processes(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
 
 @pytest.fixture
 def start_server(broker: Broker, processes: list[Process], tmp_path: Path) -> StartServer:
-    """Starts a real server in provisioning mode: the arguments of ``choria.Server`` from the identity on."""
+    """Starts a real server in provisioning mode: the arguments of ``choria.Server`` from the identity on.
 
-    def start(identity: str, **options: Any) -> Server:
-        server = Server(broker, identity, tmp_path / identity, **options)
+    ``on`` is another broker than the test's own.
+    """
+
+    def start(identity: str, on: Broker = broker, **options: Any) -> Server:
+        server = Server(on, identity, tmp_path / identity, **options)
         processes.append(server.process)
         server.start()
         return server
@@ -86,10 +107,13 @@ def start_server(broker: Broker, processes: list[Process], tmp_path: Path) -> St
 
 @pytest.fixture
 def start_daemon(broker: Broker, processes: list[Process], tmp_path: Path) -> StartDaemon:
-    """Starts ``choria-provisioner run`` under a name: then the named arguments of ``choria.Daemon``."""
+    """Starts ``choria-provisioner run`` under a name: then the named arguments of ``daemon.Daemon``.
 
-    def start(name: str = "provisioner", **options: Any) -> Daemon:
-        daemon = Daemon(broker, tmp_path / name, **options)
+    ``on`` is another broker than the test's own.
+    """
+
+    def start(name: str = "provisioner", on: Broker = broker, **options: Any) -> Daemon:
+        daemon = Daemon(on, tmp_path / name, **options)
         processes.append(daemon.process)
         daemon.start()
         return daemon

@@ -21,7 +21,7 @@ BOUND_TO_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(s
 class Daemon:
     """Our own ``choria-provisioner run --debug``, with ``site_helper.py`` as its helper.
 
-    ``settings`` are added to its YAML, or replace what is there. Several with one ``identity`` may exist.
+    ``settings`` are added to its YAML, or replace what is there.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Daemon:
         self.state = directory / "helper"
         self.state.mkdir()
         self.monitor = free_port()
-        self.login = login or broker.issuer.provisioner("provisioner_signer")
+        self.login = login or broker.issuer.provisioner(f"signer_{identity.partition('.')[0]}")
         choria_config, config = directory / "choria.cfg", directory / "choria-provisioner.yaml"
         choria_config.write_text(configuration(broker.client_settings(identity, self.login)))
         helper = [sys.executable, str(Path(__file__).parent / "site_helper.py"), str(self.state), str(broker.directory)]
@@ -92,6 +92,14 @@ class Daemon:
         except OSError:
             return ""
 
+    def status(self) -> dict[str, Any]:
+        """Its page ``/status``, or ``{}`` while nobody answers there."""
+        return dict(json.loads(self.page("status") or "{}"))
+
+    def leads(self) -> bool:
+        """Whether it may act at this moment, by its own word."""
+        return bool(self.status().get("leader"))
+
     def metric(self, name: str) -> float:
         """The sum of a metric over all its labels; ``name`` may hold one: ``outcomes{outcome="deferred"``."""
         name, _, label = f"choria_provisioner_{name}".partition("{")
@@ -101,6 +109,10 @@ class Daemon:
     def ended(self, outcome: str) -> int:
         """How many cycles ended in this outcome."""
         return int(self.metric(f'outcomes{{outcome="{outcome}"'))
+
+    def at_helper(self, identity: str) -> bool:
+        """Whether its helper was started for this server."""
+        return (self.state / f"{identity}.environ").exists()
 
     def inputs(self, identity: str) -> list[dict[str, Any]]:
         """What its helper was given for a server, one object a run."""

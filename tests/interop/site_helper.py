@@ -1,13 +1,14 @@
 """The site's helper of these tests: a program of its own, as a site would write it. Not imported by any test.
 
 What to do comes with the server, in its facts: ``settings`` (the configuration to give), ``do`` (``defer``,
-``shutdown``, ``key`` or ``upgrade``). Usage: ``site_helper.py STATE CA-DIRECTORY``. In STATE it leaves what the tests
-look at: its input, its own ``/proc`` entries, the private keys it made.
+``shutdown``, ``key``, ``slow`` or ``upgrade``). Usage: ``site_helper.py STATE CA-DIRECTORY``. In STATE it leaves what
+the tests look at: its input, its own ``/proc`` entries, the private keys it made.
 """
 
 import datetime
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ def decide(
     given: dict[str, Any], facts: dict[str, Any], *, first: bool, state: Path, authority: Path
 ) -> dict[str, Any]:
     identity, do = given["identity"], facts.get("do")
+    if do == "slow":
+        time.sleep(8)
     if do == "shutdown":
         return {"shutdown": True, "msg": "this one is not wanted"}
     if do == "defer" and first:

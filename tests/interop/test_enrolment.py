@@ -72,17 +72,25 @@ async def test_a_server_gets_a_token_of_its_own(
     assert daemon.ended("provisioned") == 1
 
 
+@only_certificates  # and the other kind beside it: a round takes a minute
 async def test_a_deferred_server_is_configured_in_the_next_round(
-    start_server: StartServer, start_daemon: StartDaemon
+    brokers: dict[int, Broker], start_server: StartServer, start_daemon: StartDaemon
 ) -> None:
-    server = start_server("defer.example.net", do="defer")
-    daemon = start_daemon()
-    await until_ended(daemon, "deferred")
-    assert not server.config.exists()
-    assert "not before its owner is known" in daemon.process.text()
-    await all_members([server])
-    assert len(daemon.inputs(server.identity)) == 2
-    assert (daemon.ended("provisioned"), daemon.metric("provision_errors")) == (1, 0)
+    pairs = [
+        (
+            start_server(f"defer{broker.version}.example.net", broker, do="defer"),
+            start_daemon(f"daemon{version}", broker),
+        )
+        for version, broker in brokers.items()
+    ]
+    for server, daemon in pairs:
+        await until_ended(daemon, "deferred")
+        assert not server.config.exists()
+        assert "not before its owner is known" in daemon.process.text()
+    for server, daemon in pairs:
+        await all_members([server])
+        assert len(daemon.inputs(server.identity)) == 2
+        assert (daemon.ended("provisioned"), daemon.metric("provision_errors")) == (1, 0)
 
 
 async def test_a_server_is_shut_down(start_server: StartServer, start_daemon: StartDaemon) -> None:
@@ -112,14 +120,13 @@ async def test_a_wrong_token_is_refused_in_the_servers_own_words(
 
 
 async def test_a_second_provisioner_is_refused_by_the_lock(
-    start_server: StartServer, start_daemon: StartDaemon, broker: Broker
+    start_server: StartServer, start_daemon: StartDaemon
 ) -> None:
     server = start_server("locked.example.net", do="defer")
     first = start_daemon("first", identity="first.example.net")
     await until_ended(first, "deferred")
     first.process.stop()
-    login = broker.issuer.provisioner("another_signer")
-    second = start_daemon("second", identity="second.example.net", login=login)
+    second = start_daemon("second", identity="second.example.net")
     await until_ended(second, "locked")
     assert second.metric("provision_errors") == 0
     assert second.inputs(server.identity) == []
