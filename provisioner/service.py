@@ -54,6 +54,7 @@ UNCHANGEABLE = frozenset(key.name for key in KEYS if not key.reload and key.name
 class Running:
     """What a term consists of while it lasts."""
 
+    term: Term
     crew: Crew
     discovery: Discovery
 
@@ -127,6 +128,11 @@ class Service:
             service.start_soon(self._announce)
             task_status.started(self)
             await self.lead.hold_terms(self._run_term, self.look_now)
+
+    @property
+    def acting(self) -> bool:
+        """Whether this instance may act at this very moment."""
+        return self.term is not None and not self.term.term.over
 
     def look_now(self) -> None:
         """Starts a discovery now, if this instance may act."""
@@ -217,7 +223,7 @@ class Service:
                         lambda: self.config.interval,
                         self.metrics,
                     )
-                    self.term = Running(crew, discovery)
+                    self.term = Running(term, crew, discovery)
                     nursery.start_soon(term.watch)
                     nursery.start_soon(caller.watch_connection)
                     nursery.start_soon(crew.run, self.config.workers)

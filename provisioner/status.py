@@ -84,8 +84,8 @@ def condition(service: "Service") -> dict[str, Any]:
         "broker": service.bus.url,
         "connection_error": "" if service.bus.connected else service.bus.last_error,
         "role": service.lead.role,
-        "leader": service.term is not None,
-        "paused": service.term is None,
+        "leader": service.acting,
+        "paused": not service.acting,
         "election": service.lead.detail,
     }
 

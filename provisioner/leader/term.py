@@ -42,13 +42,18 @@ class Term:
         self.lost = True
         self.scope.cancel()
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended by our own clock, even if nobody has noticed yet: a stopped process wakes up so."""
+        return self.lost or self._clock() >= self.ends
+
     def check(self) -> None:
         """Called before anything leaves this process.
 
         Raises:
             LostLead: the term is over.
         """
-        if self.lost or self._clock() >= self.ends:
+        if self.over:
             self.end()
             raise LostLead("this instance is no longer the leader")
 

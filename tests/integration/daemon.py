@@ -49,6 +49,8 @@ class Daemon:
         async with stream:
             await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             data = b"".join([chunk async for chunk in stream])
+        if not data:
+            raise trio.BrokenResourceError("the daemon ended before it answered")
         head, _, body = data.partition(b"\r\n\r\n")
         return int(head.split()[1]), body
 

@@ -135,11 +135,7 @@ class Process:
 
 
 def stop_all(processes: Iterable[Process]) -> None:
-    """Stops them all: each is told first, then each is waited for."""
-    started = [process for process in processes if process.popen is not None]
-    for process in started:
-        if process.code() is None:
-            process.signal(signal.SIGCONT)
-            process.signal(signal.SIGTERM)
-    for process in started:
-        process.stop()
+    """Kills them all: a real server without a broker takes ten seconds to end politely."""
+    for process in processes:
+        if process.popen is not None:
+            process.kill()
