@@ -12,7 +12,8 @@ from provisioner.broker.connection import open_broker
 from provisioner.choria.settings import ChoriaSettings, read_settings
 from provisioner.config import Config
 from provisioner.secret import Secret
-from tests.interop.choria import PASSWORD, Broker, configuration, until
+from tests.interop.choria import PASSWORD, Broker, configuration
+from tests.interop.process import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 
