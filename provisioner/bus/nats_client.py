@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import logging
+import re
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -22,6 +23,8 @@ from provisioner.bus.login import Credentials
 from provisioner.errors import ConnectionLost, NoReply
 
 log = logging.getLogger(__name__)
+
+_NONCE = re.compile(r"[-_A-Za-z0-9]{1,128}")
 
 
 class NatsClient(Client):
@@ -60,6 +63,9 @@ class NatsClient(Client):
                 options[key] = value
         nonce = self._server_info.get("nonce")
         if given.sign is not None and nonce:
+            # The same key signs requests and tokens: whoever plays the server must not have those signed as nonces.
+            if not (isinstance(nonce, str) and _NONCE.fullmatch(nonce)):
+                raise errors.Error("nats: what the server sent to be signed is no nonce")
             options["sig"] = base64.urlsafe_b64encode(given.sign(nonce.encode())).rstrip(b"=").decode()
         return b"CONNECT " + json.dumps(options, sort_keys=True).encode() + b"\r\n"
 

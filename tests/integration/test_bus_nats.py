@@ -743,6 +743,29 @@ async def test_the_connect_line_has_user_password_token_jwt_and_signature_togeth
     }
 
 
+@pytest.mark.parametrize("nonce", ['{"protocol":"io.choria.protocol.v2.request"}', "a.b", "x" * 129, "a b", 7, ["a"]])
+async def test_nothing_but_a_nonce_is_signed(nonce: object) -> None:
+    """The key signs requests, tokens and trust chains too: all of these have braces or dots."""
+    signed: list[bytes] = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(info(nonce=nonce))
+        await read_until(stream, b"PING")
+
+    def sign(message: bytes) -> bytes:
+        signed.append(message)
+        return b""
+
+    async with odd_server(serve) as odd:
+
+        async def resolve() -> Sequence[str]:
+            return [odd]
+
+        async with open_nats(resolve, Options(credentials=lambda: Credentials(sign=sign), delays=quick)) as bus:
+            await until_said(bus, "what the server sent to be signed is no nonce")
+    assert not signed
+
+
 async def test_the_connect_line_has_no_key_for_what_is_not_given() -> None:
     found = await _connect_line(Credentials())
     del found["version"]
