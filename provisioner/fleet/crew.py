@@ -265,6 +265,8 @@ def _report(finished: Finished) -> None:
     """The one line that says how a cycle ended (spec: outcomes 1, 2)."""
     name, text = finished.identity, finished.text
     extra = {"identity": name, "outcome": finished.outcome, "seconds": round(finished.seconds, 3)}
+    if finished.reason:
+        extra["reason"] = finished.reason
     suffix = f": {text}" if text else ""
     match finished.outcome:
         case "provisioned":

@@ -93,6 +93,17 @@ async def test_an_issued_token_is_named_by_its_id_and_end(
         assert secret not in text
 
 
+async def test_the_helpers_own_word_is_in_the_log(
+    serve: Serve, broker: MemoryBroker, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    answer = {"defer": True, "msg": "not now", "reason": "maintenance"}
+    async with ScriptedNode("n1.example.net").on(broker.connect()), serve(helper=ScriptedHelper(answer)) as running:
+        assert await running.outcomes(1) == ["deferred"]
+    (record,) = [one for one in caplog.records if one.getMessage() == "Deferred n1.example.net: not now"]
+    assert vars(record)["reason"] == "maintenance"
+
+
 async def test_a_lead_lost_in_the_middle_is_told_everywhere(
     serve: Serve, broker: MemoryBroker, clock: MockClock
 ) -> None:

@@ -168,6 +168,12 @@ def test_what_would_come_of_it(answer: str, result: str, tmp_path: Path, capsys:
     assert out.endswith(f"result   a cycle would end as {result}\n")
 
 
+def test_an_upgrade_counts_only_with_its_feature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    helper = write_helper(tmp_path, says('{"upgrade":"9.9",' + GOOD + "}"))
+    code, out = tried(capsys, "--command", str(helper))
+    assert (code, out.endswith("result   a cycle would end as provisioned\n")) == (EXIT_OK, True)
+
+
 def test_the_input_has_what_the_features_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     helper = write_helper(tmp_path, f"#!/bin/sh\ncat >&2\necho '{{{GOOD}}}'\n")
     for features in ([], ["pki"], ["ed25519"]):
