@@ -16,7 +16,7 @@ from provisioner import monitor
 from provisioner.cli.logs import LEVELS, Logs
 from provisioner.cli.signals import handle_signals
 from provisioner.durations import parse_duration
-from provisioner.errors import EXIT_OK, ConfigError, Fault, GrantError
+from provisioner.errors import EXIT_FINDING, EXIT_OK, ConfigError, Fault, GrantError
 from provisioner.grants import files, reconcile
 from provisioner.grants.manifest import DEFAULT_PROVISION
 from provisioner.grants.metrics import Metrics, write_textfile
@@ -72,9 +72,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.monitor_port is not None and not arguments.watch:
         raise _fault("--monitor-port", "is for --watch; a single run can leave its metrics with --textfile")
     level = "debug" if arguments.debug else arguments.loglevel or ("info" if arguments.watch else "warn")
-    with Logs(COMPONENT, level, arguments.logfile):
+    with Logs(COMPONENT, level, arguments.logfile) as logs:
         registry = CollectorRegistry()
-        program = _Program(job, arguments, registry, Metrics(registry, job.provision))
+        program = _Program(job, arguments, logs, registry, Metrics(registry, job.provision))
         return trio.run(program.watch if arguments.watch else program.once)
 
 
@@ -112,20 +112,21 @@ class _Program:
 
     job: reconcile.Job
     arguments: argparse.Namespace
+    logs: Logs
     registry: CollectorRegistry
     metrics: Metrics
 
     async def once(self) -> int:
         """One run; told to stop, it ends at its next statement."""
         link = Link(self.job.base)
-        code = EXIT_OK
+        code = EXIT_FINDING  # cut short by a second order to end
         async with trio.open_nursery() as nursery:
 
             def stop() -> None:
                 nursery.start_soon(partial(trio.to_thread.run_sync, link.stop, abandon_on_cancel=True))
 
             await nursery.start(
-                partial(handle_signals, stop=stop, abort=nursery.cancel_scope.cancel, hangup=lambda: None)
+                partial(handle_signals, stop=stop, abort=nursery.cancel_scope.cancel, hangup=self.logs.reopen)
             )
             code = (await self._run(link, {}))[0].exit_code
             nursery.cancel_scope.cancel()
@@ -164,7 +165,7 @@ class _Program:
                     handle_signals,
                     stop=lambda: nursery.start_soon(leave),
                     abort=nursery.cancel_scope.cancel,
-                    hangup=lambda: None,
+                    hangup=self.logs.reopen,
                 )
             )
             if self.arguments.monitor_port is not None:

@@ -7,7 +7,7 @@ from functools import partial
 from attrs import define, field
 from psycopg import sql
 
-from provisioner.errors import GrantError
+from provisioner.errors import GrantError, StatementRefused
 from provisioner.grants import mark, plan, scram, steps
 from provisioner.grants.catalogue import Server
 from provisioner.grants.handover import enter, hand_over, name
@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 
 _CHUNK = 200
 """Relations in one GRANT: each takes a lock, and one that goes meanwhile fails the whole statement."""
+
+_TRIES = 3
+_GONE = frozenset({"42P01", "3F000"})
+"""A table or a schema that was dropped between the look and the grant."""
 
 _GRANTS = {
     "ro": {"SCHEMA": "USAGE", "TABLE": "SELECT", "SEQUENCE": "SELECT"},
@@ -218,6 +222,16 @@ class Ensure:
                 name(owner_name), sql.SQL(privileges), sql.SQL(f"{what}S"), name(group)
             )
         )
+        for _ in range(_TRIES - 1):
+            try:
+                self._grant_lacking(session, what, privileges, owner, group)
+                return
+            except StatementRefused as error:
+                if error.sqlstate not in _GONE:
+                    raise
+        self._grant_lacking(session, what, privileges, owner, group)
+
+    def _grant_lacking(self, session: Session, what: str, privileges: str, owner: int, group: str) -> None:
         lacking = session.execute(_LACKING[what], {"owner": owner, "group": group, "wanted": privileges})
         for start in range(0, len(lacking), _CHUNK):
             objects = [sql.Identifier(*filter(None, row)) for row in lacking[start : start + _CHUNK]]

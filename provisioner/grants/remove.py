@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _SHUT_SECONDS = 30.0
 _END_SECONDS = 15.0
+_END_SECONDS_EACH = 0.5
 _SHUT_LOCK_TIMEOUT = "500ms"
 _TERMINATE_MILLISECONDS = 2000
 
@@ -199,11 +200,15 @@ class Remove:
         """
         counted = {each.oid: each for each in leaving}
         first = next(iter(counted.values()))
-        give_up = time.monotonic() + _END_SECONDS
+        give_up = time.monotonic() + _END_SECONDS + _END_SECONDS_EACH * len(oids)
         refused: dict[int, str] = {}
         calm = 0
-        while calm < 2 and time.monotonic() < give_up:
+        while calm < 2:
             found = [row for row in self.session.execute(_WHOSE, (oids,)) if row[0] not in refused]
+            if found and time.monotonic() > give_up:
+                for oid in {row[1] for row in found}:
+                    counted.get(oid, first).lingering.append("it has sessions again and again")
+                return
             calm = 0 if found else calm + 1
             for pid, oid, user, database in found:
                 target = counted.get(oid, first)
@@ -215,17 +220,13 @@ class Remove:
                 except StatementRefused as error:
                     if error.sqlstate != INSUFFICIENT_PRIVILEGE:
                         raise
-                    refused[pid] = (
-                        f"a session of {user} in {database or 'no database'} (process {pid}) can't be ended by us"
-                    )
+                    where = database or "no database"
+                    refused[pid] = f"a session of {user} in {where} (process {pid}) can't be ended by us"
                     (target.lingering if oid in counted else target.others).append(refused[pid])
             if not quiet:
                 return
             if calm < 2:
                 self.link.pause(self.quiet_seconds)
-        if calm < 2:
-            for each in counted.values():
-                each.lingering.append(f"sessions came again and again for {_END_SECONDS:.0f} s")
 
     # --- third round: the role goes, the data stays or goes ----------------------------------------------------------
 
@@ -278,7 +279,7 @@ class Remove:
             with self.session.transaction():
                 self.session.execute(sql.SQL("ALTER ROLE {} RENAME TO {}").format(name(leaving.role), name(kept.role)))
                 self._comment(kept.role, kept)
-            self._end_those([leaving.oid], [leaving])
+            self._end_those([leaving.oid], [leaving], quiet=False)
             return
         # Somebody may still act as this very role: so another gets all that it owns, and it goes.
         if row is None:

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from attrs import define, field
 
-from provisioner.grants import cluster, naming, plan, reconcile
+from provisioner.grants import cluster, naming, reconcile
 from provisioner.grants.cluster import Cluster
 from provisioner.grants.plan import Policy
 from provisioner.grants.postgres import Link
@@ -56,14 +56,17 @@ def consumer(node: str, module: str, secret: str | None = None, **asks: Any) -> 
 
 @define
 class Lab:
-    """One test's share of a server. ``statements`` are those of its last run."""
+    """One test's share of a server. ``statements`` are those of its last run.
+
+    ``quiet_seconds`` is shorter than the program's own where nobody reconnects.
+    """
 
     server: Cluster
     grants: Path
     provision: str = "database"
     statements: list[str] = field(factory=list)
     former: dict[str, Secret] = field(factory=dict)
-    quiet_seconds: float = plan.QUIET_SECONDS
+    quiet_seconds: float = 0.02
 
     @property
     def manifest_path(self) -> Path:

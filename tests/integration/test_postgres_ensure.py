@@ -118,6 +118,22 @@ def test_every_login_has_its_own_database_and_no_other(lab: Lab) -> None:
     assert not lab.works("n1.wiki", "one", "n1.mail")
 
 
+def test_nobody_slips_into_a_database_before_it_is_closed(lab: Lab) -> None:
+    lab.do("CREATE ROLE stranger LOGIN PASSWORD 'x'")
+    lab.secret("n1", "wiki", "one")
+    lab.write(WIKI)
+    entered: list[bool] = []
+
+    def try_it(statement: str) -> None:
+        if "DATABASE" in statement.split("WHERE", maxsplit=1)[0] and not statement.startswith("CREATE"):
+            entered.append(lab.works("stranger", "x", "n1.wiki"))
+
+    assert lab.run(on_statement=try_it).exit_code == 0
+    assert len(entered) >= 4
+    assert not any(entered)
+    assert lab.works("n1.wiki", "one")
+
+
 # --- what the operator owns ------------------------------------------------------------------------------------------
 
 

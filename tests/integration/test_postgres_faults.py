@@ -394,7 +394,6 @@ class _Killed(BaseException):
 
 def scenario(lab: Lab) -> None:
     """One run that creates, rotates, lets read, keeps and removes; on a server that was served before."""
-    lab.quiet_seconds = 0.01  # nobody reconnects here
     for module in ("wiki", "mail", "chat", "news"):
         lab.secret("n1", module, f"pw-{module}")
     lab.secret("n2", "read", "r")
@@ -435,7 +434,7 @@ def _undisturbed(lab: Lab, on_revoke: str) -> tuple[dict[str, Any], int]:
 
 @pytest.mark.parametrize("on_revoke", ["retain", "drop"])
 def test_cut_off_at_some_statements_and_run_again(lab: Lab, on_revoke: str) -> None:
-    _cut(lab, on_revoke, step=17)
+    _cut(lab, on_revoke, step=31)
 
 
 def _cut(lab: Lab, on_revoke: str, *, step: int) -> None:

@@ -80,7 +80,6 @@ def fresh(lab: Lab) -> None:
 def test_only_the_last_manifest_counts(
     lab: Lab, on_revoke: str, history: list[Any], last: list[dict[str, Any]]
 ) -> None:
-    lab.quiet_seconds = 0.01  # nobody reconnects here
     for node, module in IDENTITIES:
         lab.secret(node, module, f"pw-{node}-{module}")
     fresh(lab)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from provisioner.grants import plan
 from tests.integration.postgres_lab import PROVISIONER, Connection, Lab, consumer
 
 pytestmark = pytest.mark.timeout(120)
@@ -54,6 +55,7 @@ def reconnecting(lab: Lab, user: str, password: str, dbname: str, *, first: str 
 @pytest.fixture
 def app(lab: Lab) -> Lab:
     """Three consumers; n1.app owns rows in all three databases and has given some of its rights away."""
+    lab.quiet_seconds = plan.QUIET_SECONDS
     lab.secret("n1", "app", "pw-app")
     lab.secret("n2", "other", "pw-other")
     lab.secret("n3", "third", "pw-third")
