@@ -93,7 +93,10 @@ class Server:
 
 @frozen
 class Catalogue:
-    """Roles and databases by name, and which logins are members of which of our groups (by role name)."""
+    """Roles and databases by name, and which logins are members of which of our groups (by role name).
+
+    The other fields say the same the other way round, for a plan that is linear in the number of consumers.
+    """
 
     server: Server
     roles: Mapping[str, Role]
@@ -112,6 +115,15 @@ class Catalogue:
         for database in self.databases.values():
             found.setdefault(database.owner, []).append(database)
         return {oid: tuple(sorted(each, key=lambda one: one.name)) for oid, each in found.items()}
+
+    groups_of: Mapping[str, tuple[str, ...]] = field(init=False)
+
+    @groups_of.default
+    def _(self) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, list[str]] = {}
+        for group, member in sorted(self.members):
+            found.setdefault(member, []).append(group)
+        return {member: tuple(groups) for member, groups in found.items()}
 
     def marked(self) -> Iterator[tuple[Role, Mark]]:
         """Our roles, those that were given powers too, with their marks, by name."""

@@ -244,7 +244,7 @@ def _parts(database: Database) -> tuple[str, ...]:
 
 
 def _memberships(consumer: Consumer, catalogue: Catalogue, *, but: str | None = None) -> tuple[str, ...]:
-    return tuple(sorted(group for group, member in catalogue.members if member == consumer.login and group != but))
+    return tuple(group for group in catalogue.groups_of.get(consumer.login, ()) if group != but)
 
 
 def _visit(consumer: Consumer, manifest: Manifest, catalogue: Catalogue, owners: Mapping[str, Service]) -> list[Step]:

@@ -228,11 +228,7 @@ class _Work:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         policy = self.job.policy
         hands = Remove(self.link, self.session, server, self.job.provision, policy.on_revoke, now, policy.quiet_seconds)
-        try:
-            self.report.removed += hands.remove(decided.removals)
-        except RunEnded:
-            self.report.removed += [self._removal(each, decided, "not_tried") for each in decided.removals]
-            raise
+        hands.remove(decided.removals, self.report.removed)
         for each in self.report.removed:
             log.info("%s: %s", each.login, each.result, extra={"login": each.login})
 

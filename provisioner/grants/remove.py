@@ -22,7 +22,7 @@ from provisioner.grants.ensure import hold
 from provisioner.grants.handover import Place, clear, enter, hand_over, name
 from provisioner.grants.plan import OnRevoke, Removal
 from provisioner.grants.postgres import INSUFFICIENT_PRIVILEGE, PASSING, Link, Session
-from provisioner.grants.report import RemovalResult, RemovalWord
+from provisioner.grants.report import RemovalResult
 
 log = logging.getLogger(__name__)
 
@@ -85,31 +85,38 @@ class Remove:
     quiet_seconds: float = plan.QUIET_SECONDS
     _me: int = 0
 
-    def remove(self, removals: Sequence[Removal]) -> list[RemovalResult]:
+    def remove(self, removals: Sequence[Removal], results: list[RemovalResult]) -> None:
         """Removes all of these; one that can't be removed doesn't hold up the others.
+
+        Args:
+            removals: what goes.
+            results: gets what became of each, also when the run ends early.
 
         Raises:
             RunEnded: the connection is gone, or we were told to stop.
         """
-        row = self.session.one("SELECT oid FROM pg_roles WHERE rolname = current_user")
-        assert row is not None
-        self._me = row[0]
-        every = [_Leaving(each, RemovalResult(each.name, "failed", each.what)) for each in removals]
-        logins = [each for each in every if each.removal.what in {"login", "kept"}]
-        for leaving in logins:
-            self._guarded(leaving, self._shut, otherwise="failed")
-        self._end_sessions([each for each in logins if each.shut])
-        for leaving in every:
-            if not leaving.done:
-                self._guarded(leaving, self._finish, otherwise="disabled" if leaving.shut else "failed")
-        return [each.result for each in every]
+        every = [_Leaving(each, RemovalResult(each.name, "not_tried", each.what)) for each in removals]
+        try:
+            row = self.session.one("SELECT oid FROM pg_roles WHERE rolname = current_user")
+            assert row is not None
+            self._me = row[0]
+            logins = [each for each in every if each.removal.what in {"login", "kept"}]
+            for leaving in logins:
+                self._guarded(leaving, self._shut)
+            self._end_sessions([each for each in logins if each.shut])
+            for leaving in every:
+                if not leaving.done:
+                    self._guarded(leaving, self._finish)
+        finally:
+            results += [each.result for each in every]
 
-    def _guarded(self, leaving: _Leaving, action: Callable[[_Leaving], None], *, otherwise: RemovalWord) -> None:
+    def _guarded(self, leaving: _Leaving, action: Callable[[_Leaving], None]) -> None:
         try:
             action(leaving)
         except StatementRefused as error:
-            log.error("could not remove %s: %s", leaving.role, error, extra={"login": leaving.role})  # noqa: TRY400 - no traceback
-            leaving.end(result=otherwise, why="; ".join([str(error), *leaving.others]))
+            reason = "; ".join([str(error), *leaving.others])
+            log.error("could not remove %s: %s", leaving.role, reason, extra={"login": leaving.role})  # noqa: TRY400 - no traceback
+            leaving.end(result="disabled" if leaving.shut else "failed", why=reason)
 
     # --- first round: nobody comes in --------------------------------------------------------------------------------
 
@@ -123,7 +130,7 @@ class Remove:
             return
         label = mark.decode(row[1], self.provision)
         if label is None or label.role != row[0] or row[0] != role.name:
-            leaving.end(why="it was changed by another hand while this run was under way")
+            leaving.end(result="failed", why="it was changed by another hand while this run was under way")
             return
         if not role.held and role.administered:
             self.session.execute(hold(self.server, role.name))

@@ -553,3 +553,21 @@ def test_runs_while_everything_is_swapped(made: Lab) -> None:
     report = made.run(verify=True)
     assert report.exit_code == 0, list(report.lines())
     assert made.roles() == {"n1.wiki", "n1.mail", "n1.chat~kept"}
+
+
+def test_a_server_that_goes_while_logins_are_removed(made: Lab) -> None:
+    """What has been done is told as done."""
+    made.write(CHAT)
+
+    def stop(statement: str) -> None:
+        if statement.startswith('ALTER ROLE "n1.wiki" RENAME'):
+            made.server.stop()
+
+    try:
+        report = made.run(on_statement=stop)
+    finally:
+        made.server.start()
+    assert report.exit_code == 3
+    assert results(report) == {"n1.chat": "set", "n1.mail": "removed", "n1.wiki": "not_tried"}
+    assert not made.works("n1.wiki", "pw-wiki")
+    assert results(made.run()) == {"n1.chat": "set", "n1.wiki": "removed"}
