@@ -76,7 +76,7 @@ async def one_round(
     names = [f"r{number}n{place}.example.net" for place in range(servers)]
     fleet.servers.clear()
     fleet.gone = 0
-    fleet.servers |= {name: Server(Node(name, site, Random(place)), wire) for place, name in enumerate(names)}  # noqa: S311
+    fleet.servers |= {name: Server(Node(name, site, Random(place)), wire) for place, name in enumerate(names)}
     gc.collect()
     gc.freeze()
     cpu, began = time.process_time(), time.perf_counter()

@@ -101,6 +101,7 @@ class Site:
         transport: Transport,
         helper: Helper,
         workers: int,
+        signed: bool = True,
         **keys: object,
     ) -> tuple[Path, Path]:
         """The YAML and the choria.cfg of one run; ``keys`` are further ones of the YAML."""
@@ -110,7 +111,7 @@ class Site:
             "token": TOKEN,
             "site": "benchmark",
             "helper": str(self.path(f"helper-{helper}")),
-            "choria_insecure": transport == "plain" and version == 1,
+            "choria_insecure": transport == "plain" and not signed,
             "logfile": str(self.path(f"{name}.log")),
             "loglevel": "warn",
             "features": {"jwt": True},

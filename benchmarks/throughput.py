@@ -40,6 +40,7 @@ class Case:
         signed: whether requests are signed. Version 2 always signs; version 1 does when it has a certificate, which is
             what a provisioner over TLS has.
         program: another provisioner than ours.
+        tree: another checkout, whose provisioner runs instead: to compare two versions.
     """
 
     version: int = 1
@@ -50,6 +51,7 @@ class Case:
     loglevel: str = "warn"
     facts: int = 0
     program: str = ""
+    tree: str = str(ROOT)
 
     @property
     def command(self) -> str:
@@ -184,7 +186,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(site: Site, case: Case, *, profile: Path | None = None, **keys: object) -> AsyncIterator[Bench]:
+async def bench(site: Site, case: Case, **keys: object) -> AsyncIterator[Bench]:
     """Everything that one case needs, started and looked after. ``keys`` are further ones of the YAML."""
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(nats_server(site.broker(case.transport)))
@@ -206,6 +208,7 @@ async def bench(site: Site, case: Case, *, profile: Path | None = None, **keys: 
             transport=case.transport,
             helper=case.helper,
             workers=case.workers,
+            signed=case.signed or case.version == 2,
             loglevel=case.loglevel,
             **keys,
         )
@@ -216,11 +219,9 @@ async def bench(site: Site, case: Case, *, profile: Path | None = None, **keys: 
             command += ["--no-tls"] if case.transport == "plain" else []
             command += ["--unsigned"] if case.version == 1 and not case.signed else []
             command += ["--in-process"] if case.helper == "in-process" else []
-        if profile is not None:
-            command = ["py-spy", "record", "--rate", "500", "--format", "raw", "-o", str(profile), "--", *command]
         output = site.path("provisioner.output")
         output.write_bytes(b"")
-        provisioner = await stack.enter_async_context(child(command, output))
+        provisioner = await stack.enter_async_context(child(command, output, cwd=case.tree))
         with trio.move_on_after(60) as waited:
             await fleet.until("looked")
         if waited.cancelled_caught:
@@ -232,10 +233,26 @@ async def bench(site: Site, case: Case, *, profile: Path | None = None, **keys: 
 
 async def measure(site: Site, case: Case, servers: int, *, warm: int = 50, profile: Path | None = None) -> Run:
     """One run of one case, after a few servers to warm up."""
-    async with bench(site, case, profile=profile) as one:
+    async with bench(site, case) as one:
         if warm:
             await one.run(warm)
-        return await one.run(servers)
+        if profile is None:
+            return await one.run(servers)
+        async with py_spy(one.provisioner.pid, profile):
+            return await one.run(servers)
+
+
+@asynccontextmanager
+async def py_spy(pid: int, profile: Path) -> AsyncIterator[None]:
+    """Samples where a process is while the context is open, for ``flamegraph.pl`` and its like."""
+    command = ["py-spy", "record", "--pid", str(pid), "--rate", "500", "--format", "raw", "-o", str(profile)]
+    process = await trio.lowlevel.open_process([*command, "--nonblocking", "--gil"], stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)  # then it writes
+        with trio.CancelScope(shield=True):
+            await process.wait()
 
 
 def main() -> None:
@@ -249,24 +266,32 @@ def main() -> None:
     parser.add_argument("--loglevel", default="warn")
     parser.add_argument("--facts", type=int, default=0)
     parser.add_argument("--peer", default="")
+    parser.add_argument("--tree", action="append", default=[], help="a checkout to run from; several: turn by turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", type=Path)
     given = parser.parse_args()
-    case = Case(
-        version=given.version,
-        transport=given.transport,
-        helper=given.helper,
-        workers=given.workers,
-        signed=given.signed or given.version == 2,
-        loglevel=given.loglevel,
-        facts=given.facts,
-        program=given.peer,
-    )
+    trees = given.tree or [str(ROOT)]
+    cases = [
+        Case(
+            version=given.version,
+            transport=given.transport,
+            helper=given.helper,
+            workers=given.workers,
+            signed=given.signed or given.version == 2,
+            loglevel=given.loglevel,
+            facts=given.facts,
+            program=given.peer,
+            tree=tree,
+        )
+        for tree in trees
+    ]
     with tempfile.TemporaryDirectory(prefix="benchmark.") as directory:
         site = make_site(Path(directory))
         for _ in range(given.rounds):
-            run = trio.run(lambda: measure(site, case, given.servers, profile=given.profile))
-            print(json.dumps({key: round(value, 2) for key, value in asdict(run).items()}), flush=True)
+            for case in cases:
+                run = trio.run(lambda one=case: measure(site, one, given.servers, profile=given.profile))
+                figures = {key: round(value, 2) for key, value in asdict(run).items()}
+                print(json.dumps(figures | ({"tree": case.tree} if given.tree else {})), flush=True)
 
 
 if __name__ == "__main__":
