@@ -27,7 +27,18 @@ from provisioner.secret import Secret
 SUPERUSER = "operator"
 _DEBIAN = Path("/usr/lib/postgresql")
 _START_SECONDS = 60.0
+_STOP_SECONDS = 30.0
 _USERS = ("postgres", "nobody")
+_WITH_US = """
+exec 3<&0
+"$@" 3<&- </dev/null & server=$!
+{ read -r _ <&3; kill -INT "$server" 2>/dev/null; } & watcher=$!
+exec 3<&-
+wait "$server"; code=$?
+kill "$watcher" 2>/dev/null
+exit "$code"
+"""
+"""Runs a server for as long as standard input is open: it ends with us, whatever ends us."""
 
 
 def find_binaries() -> Path:
@@ -121,12 +132,13 @@ class Cluster:
         """
         settings = ("listen_addresses=", f"unix_socket_directories={self.directory}", "fsync=off", *self.settings)
         options = [part for setting in (*settings, *extra) for part in ("-c", setting)]
+        data = self.directory / "data"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(self.binaries / "postgres"), "-D", str(self.directory / "data"), *options],
+                ["/bin/sh", "-c", _WITH_US, "sh", str(self.binaries / "postgres"), "-D", str(data), *options],
                 cwd=self.directory,
                 env=self._environment(),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -147,15 +159,16 @@ class Cluster:
 
     def stop(self) -> None:
         """Stops the server at once ("fast": open sessions are ended) and waits for its end."""
-        if self._process is None:
+        process, self._process = self._process, None
+        if process is None:
             return
-        self._process.send_signal(signal.SIGINT)
+        assert process.stdin is not None
+        process.stdin.close()
         try:
-            self._process.wait(_START_SECONDS)
+            process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _reachable(binaries: Path, directory: Path, account: tuple[int, int]) -> Path:
