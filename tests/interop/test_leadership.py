@@ -206,3 +206,27 @@ async def test_a_leader_waits_for_its_bucket_and_comes_back_after_the_broker(
         await until(server.is_member, "a server provisioned after the restart")
     finally:
         stop_all([broker.process])
+
+
+@only_issuer
+async def test_two_share_a_fleet_and_one_takes_over(
+    broker: Broker, start_daemon: StartDaemon, start_server: StartServer
+) -> None:
+    """``sharing``: both work, each server is configured once; what the killed one left is done by the other."""
+    first = start_daemon("first", identity="first.example.net", sharing=True)
+    second = start_daemon("second", identity="second.example.net", sharing=True)
+    for daemon in (first, second):
+        await until(lambda daemon=daemon: daemon.metric("members") == 2, "each sees the other")  # type: ignore[misc]
+    servers = [start_server(f"shared{number}.example.net") for number in range(10)]
+    for server in servers:
+        await until(server.is_member, f"{server.identity} connected as a member")
+    assert first.ended("provisioned") + second.ended("provisioned") == 10
+    assert first.ended("provisioned") > 0
+    assert second.ended("provisioned") > 0
+    assert sum(len(daemon.inputs(server.identity)) for daemon in (first, second) for server in servers) == 10
+    first.process.kill()
+    await until(lambda: second.metric("members") == 1, "the second is alone")
+    late = [start_server(f"late{number}.example.net") for number in range(5)]
+    for server in late:
+        await until(server.is_member, f"{server.identity} connected as a member")
+    assert all(second.inputs(server.identity) for server in late)

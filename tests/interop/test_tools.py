@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.interop.choria import PASSWORD, RESTARTED_AS_MEMBER, TOKEN, Broker, Server, configuration, until
+from tests.interop.choria import PASSWORD, RESTARTED_AS_MEMBER, TOKEN, Broker, Server, configuration
 from tests.interop.conftest import StartServer
+from tests.interop.process import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 
