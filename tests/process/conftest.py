@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process import processes
 from tests.process.processes import children, descriptors
 
 Script = Callable[..., list[str]]
@@ -13,9 +14,11 @@ Script = Callable[..., list[str]]
 @pytest.fixture(autouse=True)
 def tidy() -> Iterator[None]:
     """Fails a test that leaves a child or a descriptor behind."""
-    before = descriptors(), children()
+    processes.STRANGERS.clear()
+    processes.STRANGERS.update(children())
+    before = descriptors()
     yield
-    assert (descriptors(), children()) == before
+    assert (descriptors(), children()) == (before, [])
 
 
 @pytest.fixture

@@ -28,9 +28,13 @@ def zombies() -> list[int]:
     return [pid for pid, (state, parent, _) in _all().items() if state == "Z" and parent == os.getpid()]
 
 
+STRANGERS: set[int] = set()
+"""Children that were there before the test: servers that fixtures of a whole session keep."""
+
+
 def children() -> list[int]:
-    """Our children, dead or alive."""
-    return [pid for pid, (_, parent, _) in _all().items() if parent == os.getpid()]
+    """Our children, dead or alive, that the test did not find when it began."""
+    return [pid for pid, (_, parent, _) in _all().items() if parent == os.getpid() and pid not in STRANGERS]
 
 
 def members(session: int) -> list[int]:
