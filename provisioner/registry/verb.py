@@ -11,7 +11,7 @@ from contextlib import suppress
 import trio
 
 from provisioner.bus.interface import Bus, Message
-from provisioner.errors import BusError, RegistryError, TooLarge
+from provisioner.errors import BusError, ConnectionLost, RegistryError, TooLarge
 from provisioner.registry.answer import INTERNAL, UNAVAILABLE, answer, error_answer, parse_request
 from provisioner.registry.buckets import Mirror
 from provisioner.registry.client import VERB
@@ -25,6 +25,9 @@ MAX_OPEN = 1000
 MAX_UNSENT = 8 * 1024 * 1024
 """Bytes of answers that may be on their way to the server. A hundred full pages at once would be more than the bus,
 or the asker's place at the server, holds; so further answers wait until these have arrived there."""
+
+SEND_WITHIN = 2.0
+"""Seconds in which an answer that is ready may wait for a connection."""
 
 GROUP = "mesh-provisioner"
 """The queue group: at roll-over, when two instances hold the seat for a moment, a question still gets one answer."""
@@ -95,21 +98,33 @@ class Verb:
             log.exception("A question could not be answered")
             outcome, data = INTERNAL, error_answer(INTERNAL, "the service failed on this question; its log says why")
         finally:
-            self._send(message.reply, data)
+            sent = self._send(message.reply, data)
             self._count(-1)
             self._metrics.requests.labels(what, outcome).inc()
             self._metrics.request_time.observe(time.monotonic() - started)
+        if not sent:
+            # The asker may well be connected, while we are not, or not yet after an outage.
+            with trio.move_on_after(SEND_WITHIN):
+                await self._bus.wait_connected()
+                sent = self._send(message.reply, data)
+            if not sent:
+                self._metrics.ignored.labels("not_sent").inc()
+                log.warning("An answer could not be sent within %g s: %s", SEND_WITHIN, self._bus.last_error)
 
     def _count(self, change: int) -> None:
         self._open += change
         self._metrics.open_requests.set(self._open)
 
-    def _send(self, reply: str, data: bytes) -> None:
+    def _send(self, reply: str, data: bytes) -> bool:
+        """Sends an answer; False when there is no connection."""
         try:
             try:
                 self._bus.publish(reply, data)
             except TooLarge as error:  # the limit was lowered since the answer was made
                 self._bus.publish(reply, error_answer(UNAVAILABLE, str(error)))
+        except ConnectionLost:
+            return False
         except (BusError, ValueError) as error:
             self._metrics.ignored.labels("not_sent").inc()
             log.warning("An answer could not be sent: %s", error)
+        return True

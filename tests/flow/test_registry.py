@@ -315,6 +315,27 @@ async def test_what_is_open_when_it_stops_is_answered(autojump_clock: MockClock)
     assert service.metrics.requests.labels("needs", "unavailable")._value.get() == 1
 
 
+@pytest.mark.parametrize(("outage", "answered"), [(1.0, True), (5.0, False)])
+async def test_an_answer_waits_for_a_connection_that_comes_back(
+    autojump_clock: MockClock, outage: float, answered: bool
+) -> None:
+    async with world() as made:
+        await made.until(lambda: made.service.problems() == {})
+        made.broker.faults.append(delaying("$JS.API.STREAM.INFO.KV_mesh-provisioner_needs", 0.3, times=1))
+        answers: list[Any] = []
+        async with made.theirs.subscribe("answers", lambda message: answers.append(json.loads(message.data))):
+            made.theirs.publish(VERB, b'{"what":"needs"}', reply="answers")
+            await trio.sleep(0.1)
+            made.bus.disconnect("cable cut")
+            await trio.sleep(outage)
+            assert answers == []
+            made.bus.reconnect()
+            await trio.sleep(10)
+            assert [answer["error"]["code"] for answer in answers] == ["unavailable"] * answered
+            assert made.service.metrics.ignored.labels("not_sent")._value.get() == (not answered)
+            assert (await ask(made.theirs, "needs")).items == []
+
+
 async def test_too_many_questions_at_once_are_told_so_at_once(autojump_clock: MockClock) -> None:
     async with world() as made:
         await made.until(lambda: made.service.problems() == {})

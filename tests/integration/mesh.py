@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from provisioner.bus.interface import Bus
 from provisioner.bus.keyvalue import KeyValue
 from provisioner.bus.nats import NatsBus
-from provisioner.errors import RegistryError
+from provisioner.errors import BusError, RegistryError
 from provisioner.registry.client import VERB, Page, ask, read_answer
 from provisioner.registry.keys import SHAPES
 from provisioner.registry.serve import Service
@@ -79,11 +79,16 @@ class Mesh:
         """Asks again and again until there is an answer (with so many items). Never accepts a wrong one."""
         with trio.fail_after(GENEROUS):
             while True:
-                if not (code := await self.code(what)):
+                try:
                     page = await self.ask(what)
+                except BusError:  # asker or service is not connected again yet
+                    pass
+                except RegistryError as error:
+                    if error.code != "unavailable":
+                        raise
+                else:
                     if items is None or len(page.items) == items:
                         return page
-                assert code in {"", "unavailable"}
                 await trio.sleep(0.05)
 
     async def raw(self, data: bytes) -> Any:

@@ -134,6 +134,7 @@ async def test_exit_codes_of_errors_that_are_answered(tmp_path: Path) -> None:
         assert json.loads(got.stdout)["error"]["code"] == "internal"
 
 
+@pytest.mark.slow  # waits for seconds that are the program's own
 async def test_exit_codes_when_there_is_nobody_to_ask(tmp_path: Path) -> None:
     found: dict[str, subprocess.CompletedProcess[bytes]] = {}
 
@@ -171,6 +172,7 @@ async def test_the_demo_shows_what_it_says() -> None:
     assert text.count("permissions violation for publish") == 4
 
 
+@pytest.mark.slow  # waits for seconds that are the program's own
 async def test_tls_and_a_credentials_file(tmp_path: Path) -> None:
     ours, strange, operator, key = Authority(tmp_path), Authority(tmp_path, "strange"), Operator(), NKey("user")
     creds = tmp_path / "user.creds"

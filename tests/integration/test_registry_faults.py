@@ -60,6 +60,7 @@ async def test_the_limit_of_a_message_is_the_servers_of_now(tmp_path: Path) -> N
         await until_ready(service)
 
 
+@pytest.mark.slow  # waits for seconds that are the program's own
 async def test_no_consumers_pile_up(tmp_path: Path) -> None:
     async with served(tmp_path) as (made, service):
         for _ in range(30):
@@ -203,6 +204,7 @@ async def test_the_grant_to_write_the_registry_is_missing_at_first(tmp_path: Pat
             assert len((await made.ask()).items) == 13
 
 
+@pytest.mark.slow  # waits for seconds that are the program's own
 async def test_the_grant_to_listen_is_taken_away_and_given_back(tmp_path: Path) -> None:
     whole = ACCOUNTS.read_text()
     less = whole.replace('[ "_INBOX.>", "mesh-provisioner.provisioning" ]', '[ "_INBOX.>" ]')
