@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from provisioner.bus.nats import Options, open_nats
+from provisioner.bus.login import Credentials, Options
+from provisioner.bus.nats import open_nats
 from provisioner.leader import election
+from provisioner.secret import Secret
 from provisioner.simulator.embedded import NatsServer, nats_server
 from provisioner.simulator.fleet import make_servers, open_fleet
 from tests.integration.daemon import Daemon, running_daemon
@@ -142,3 +144,38 @@ async def test_jetstream_is_gone_and_comes_back(tmp_path: Path, record_property:
                 with trio.fail_after(5):
                     await fleet.wait_until(lambda: made.servers[0].node.received.done["restart"] == 1)
                 told(record_property, "bucket deleted and made again", led - since)
+
+
+USERS = 'authorization { users = [ { user: provisioner, password: "%s" }, { user: fleet, password: "f" } ] }'
+
+
+async def test_the_account_is_taken_away_and_given_back(tmp_path: Path, record_property: object) -> None:
+    async with nats_server(USERS % "pw") as server:
+        async with running_daemon(tmp_path, server.port, broker_provisioning_password="pw") as daemon:
+            await daemon.until(lambda status: status["connected"])
+            (server.directory / "nats.conf").write_text(USERS % "another")
+            assert server.process is not None
+            server.process.send_signal(signal.SIGHUP)
+            status = await daemon.until(lambda status: "Authorization Violation" in status["connection_error"])
+            assert "user provisioner with a password (****)" in status["connection_error"]
+            code, _ = await daemon.get("/healthz")
+            assert code == 200
+            (server.directory / "nats.conf").write_text(USERS % "pw")
+            server.process.send_signal(signal.SIGHUP)
+            since = time.monotonic()
+            await daemon.until(lambda status: status["connected"])
+            told(record_property, "account taken away and given back", time.monotonic() - since)
+
+            async def resolve() -> list[str]:
+                return [server.url]
+
+            login = Options(name="fleet", credentials=lambda: Credentials(user="fleet", password=Secret("f")))
+            made = make_servers(1, version=1, token="s3cret", now=time.time())
+            async with open_nats(resolve, login) as bus:
+                await bus.wait_connected()
+                async with open_fleet(bus, made.servers) as fleet:
+                    await fleet.announce()
+                    with trio.fail_after(30):
+                        await fleet.wait_until(lambda: made.servers[0].node.received.done["restart"] == 1)
+            assert "pw" not in (tmp_path / "log.json").read_text().replace("pwd", "")
+            assert await daemon.ends() == 0
