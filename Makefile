@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The lab's tests run against the provisioner that this names: ours, unless told otherwise.
 export MESH_LAB_PROVISIONER ?= $(CURDIR)/$(BIN)/postgres-provisioner
 
-.PHONY: demo demo-mesh demo-postgres test test-all lint types bench docs clean
+.PHONY: demo demo-mesh demo-postgres test test-all coverage lint types bench docs clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.installed: pyproject.toml
@@ -28,6 +28,10 @@ test: $(VENV)/.installed  ## under five minutes on two cores
 
 test-all: $(VENV)/.installed  ## what `test` leaves out: slow runs, real Choria, a real browser
 	$(BIN)/python -m pytest -m "slow or interop or browser"
+
+coverage: $(VENV)/.installed  ## of what runs inside the test process; the floor is in pyproject.toml
+	$(BIN)/python -m pytest -q -m "not slow and not interop and not browser" --cov --cov-report=term:skip-covered \
+		tests/pure tests/flow tests/conformance tests/process
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from provisioner.bus.memory import MemoryBroker
+from provisioner.bus.memory import MemoryBroker, dropping
 from provisioner.leader.lead import RunTerm
 from provisioner.leader.term import Term
 from provisioner.testing import ScriptedHelper, ScriptedNode
@@ -74,7 +74,7 @@ class Terms:
             await trio.sleep(1)
 
 
-HOW = ["cancelled", "connection lost", "lead lost"]
+HOW = ["cancelled", "connection lost", "lead lost", "time-out"]
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -86,15 +86,20 @@ async def test_cut_at_each_await_and_provisioned_all_the_same(
         terms, cutter = Terms(), Cutter(at)
         node = ScriptedNode(f"n{at}.example.net")
         helper = ScriptedHelper(seconds=1.0)
-        async with node.on(broker.connect()), serve(helper=helper, lead=terms) as running:
-            before = len(node.calls)
+        async with (
+            node.on(broker.connect()),
+            serve(helper=helper, lead=terms) as running,
+            trio.open_nursery() as nursery,
+        ):
 
             def cut() -> None:
-                nonlocal before
-                before = len(node.calls)
                 if how == "connection lost":
                     broker.stop()
                     broker.start()
+                elif how == "time-out":
+                    # From here on nothing arrives, for longer than all tries of any action take.
+                    broker.faults.append(dropping("provisioning.>"))
+                    nursery.start_soon(heal)
                 else:
                     assert terms.term is not None
                     if how == "lead lost":
@@ -102,16 +107,22 @@ async def test_cut_at_each_await_and_provisioned_all_the_same(
                     else:
                         terms.term.scope.cancel()
 
+            async def heal() -> None:
+                await trio.sleep(150)
+                broker.faults.clear()
+
             cutter.action = cut
             with cutting(cutter):
                 # Whatever was cut: within the grace after a restart and one interval more it is provisioned.
-                with trio.move_on_after(200):
+                with trio.move_on_after(400):
                     while "provisioned" not in running.words():
                         await running.outcomes(len(running.ended) + 1)
             assert "provisioned" in running.words(), f"cut at await {at}: {running.words()}"
             assert trio.lowlevel.current_statistics().tasks_living < 40
             assert running.service.term is not None
             assert running.service.term.crew.at_work == {}
+            nursery.cancel_scope.cancel()
+            broker.faults.clear()
             cuts += cutter.done
         if not cutter.done:
             break
