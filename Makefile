@@ -40,8 +40,9 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed  ## fills the tables of the documentation from the code
+docs: $(VENV)/.installed  ## fills the tables of the documentation from the code, and builds the site at build/site
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs build/site
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -4,23 +4,31 @@ A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 """
 
 import argparse
+import ast
 import importlib
+import pkgutil
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+import provisioner
+from provisioner import service
 from provisioner.bus.memory import MemoryBroker
+from provisioner.choria.settings import known_keys
 from provisioner.cli.program import Program
 from provisioner.config_keys import DEAD, KEYS
+from provisioner.cycle import calls, steps
 from provisioner.cycle.outcome import KINDS
-from provisioner.errors import EXIT_CODES
+from provisioner.errors import EXIT_CODES, ProvisionerError
 from provisioner.grants import metrics as grants
 from provisioner.grants.report import Report
-from provisioner.metrics import Metrics
+from provisioner.metrics import REFUSALS, Metrics
 from provisioner.registry.serve import Service
 
 DOCS = Path(__file__).parent
@@ -144,7 +152,87 @@ def _flags(parser: argparse.ArgumentParser) -> Iterable[tuple[str, str]]:
         yield name, said + (" (required)" if action.required and action.option_strings else "")
 
 
+def settings() -> str:
+    """Every key of ``choria.cfg`` that is read."""
+    return "\n" + ", ".join(f"`{name}`" for name in sorted(known_keys())) + "\n\n"
+
+
+def errors() -> str:
+    """Every error of the package: its class, its reason word, what it means."""
+    for module in pkgutil.walk_packages(provisioner.__path__, "provisioner."):
+        importlib.import_module(module.name)
+    rows = {}
+    waiting: list[type[ProvisionerError]] = [ProvisionerError]
+    while waiting:
+        error = waiting.pop()
+        waiting += error.__subclasses__()
+        if error.__module__.startswith("provisioner."):
+            said = " ".join((error.__doc__ or "").split("\n\n")[0].split()).replace("``", "`")
+            rows[error.__name__] = (f"`{error.__name__}`", f"`{error.reason}`", f"`{error.__module__}`", said)
+    return table(("error", "reason", "where", "what it means"), (rows[name] for name in sorted(rows)))
+
+
+def refusals() -> str:
+    """Why a sighting is turned away."""
+    return "\n" + ", ".join(f"`{word}`" for word in REFUSALS) + "\n\n"
+
+
+def nursery_tree() -> str:
+    """Who runs inside whom, as ``provisioner/service.py`` draws it; a test compares the drawing with its tasks."""
+    drawing = (service.__doc__ or "").partition("\n\n")[2].partition("\n\n")[0]
+    return f"\n```text\n{textwrap.dedent(drawing)}\n```\n\n"
+
+
+def walk() -> str:
+    """The walk of one server, from ``provisioner/cycle/steps.py``: each step, when it is taken, what is called."""
+    source = ast.parse(Path(steps.__file__).read_text())
+    (cycle,) = (node for node in source.body if isinstance(node, ast.ClassDef) and node.name == "Cycle")
+    methods = {node.name: node for node in cycle.body if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)}
+    rows = []
+    for statement in methods["run"].body:
+        when = ""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"self.{name}" for name in methods}:
+                if isinstance(statement, ast.If):
+                    when = f"`{ast.unparse(statement.test).partition(' and await ')[0]}`"
+                method = methods[node.attr]
+                said = (ast.get_docstring(method) or "").partition("\n")[0].replace("``", "`")
+                rows.append((_step(method), when, _called(method, methods), said))
+    numbered = ((str(number), *row) for number, row in enumerate(rows, 1))
+    return table(("", "step", "only if", "call", "what it is for"), numbered)
+
+
+def _step(method: ast.AST) -> str:
+    """The name that a method gives its step, such as ``Fetching JWT``."""
+    for node in ast.walk(method):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_begin":
+            return str(ast.literal_eval(node.args[0]))
+    return "(deciding what is written)"
+
+
+def _called(method: ast.AST, methods: dict[str, Any]) -> str:
+    """The RPC action that a method calls, itself or by another one of its class."""
+    for node in ast.walk(method):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "calls":
+            call = getattr(calls, node.attr)
+            return f"`{call.agent}#{call.name}`"
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_start_") and node.attr in methods:
+            return _called(methods[node.attr], methods)
+    return ""
+
+
+def embedded() -> str:
+    """The example of a program that embeds the provisioner, as it is run by a test."""
+    return f"\n```python\n{(DOCS / 'examples' / 'embedded.py').read_text()}```\n\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "embedded": embedded,
+    "errors": errors,
+    "nursery-tree": nursery_tree,
+    "refusals": refusals,
+    "settings": settings,
+    "walk": walk,
     "keys": keys,
     "dead-keys": dead_keys,
     "metrics": metrics,

@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, Summary
 from prometheus_client.metrics_core import Metric
@@ -220,6 +222,30 @@ class Metrics:
         name = f"{_PREFIX}refused_sightings_total"
         values = {word: self.registry.get_sample_value(name, {"site": self.site, "reason": word}) for word in REFUSALS}
         return {word: int(value or 0) for word, value in values.items()}
+
+    def timings(self) -> dict[str, Any]:
+        """What the histograms hold, for the status page.
+
+        Returns:
+            ``bounds``: the upper bounds of the buckets in seconds, the last open one left out. ``helper``, and ``rpc``
+            by ``agent#action``: ``calls`` in each bucket (one more than bounds), their ``seconds`` in all, and for
+            ``rpc`` the ``errors``.
+        """
+        name = f"{_PREFIX}rpc_errors_total"
+        rpc = {word: _timing(self._rpc_seconds, rpc=word) for word in RPCS}
+        for word, timing in rpc.items():
+            errors = self.registry.get_sample_value(name, {"site": self.site, "rpc": word})
+            timing["errors"] = int(errors or 0)
+        return {"bounds": list(_BUCKETS), "helper": _timing(self._helper_seconds), "rpc": rpc}
+
+
+def _timing(histogram: Histogram, **labels: str) -> dict[str, Any]:
+    samples = [
+        sample for family in histogram.collect() for sample in family.samples if labels.items() <= sample.labels.items()
+    ]
+    upto = [int(sample.value) for sample in samples if sample.name.endswith("_bucket")]
+    seconds = sum(sample.value for sample in samples if sample.name.endswith("_sum"))
+    return {"calls": [more - less for less, more in pairwise([0, *upto])], "seconds": round(seconds, 3)}
 
 
 def process_registry() -> CollectorRegistry:

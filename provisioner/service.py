@@ -2,7 +2,9 @@
 
     serve
     └─ nursery  service                     ends => the process ends
-       ├─ monitor page                      /metrics /healthz /readyz /status
+       ├─ monitor page                      / /metrics /healthz /readyz /status
+       ├─ connection watch                  looks for servers when a lost connection is back
+       ├─ announcement                      once: our own startup event
        ├─ lead ── opens and cancels terms   (for ever one term without an election)
        └─ nursery  term                     one time as leader, cancelled as a whole when it is lost
           ├─ term.watch                     our own clock
@@ -25,7 +27,7 @@ import trio
 from attrs import evolve, fields_dict, frozen
 from prometheus_client import CollectorRegistry
 
-from provisioner import monitor, status
+from provisioner import monitor, page, status
 from provisioner.bus.interface import Bus
 from provisioner.choria.wire import Wire
 from provisioner.config import Config
@@ -169,9 +171,11 @@ class Service:
         return sorted(fixed)
 
     async def _serve_pages(self, *, task_status: trio.TaskStatus[int]) -> None:
+        loopback_only = self.config.status_listen == "loopback"
         routes = {
             "/metrics": monitor.metrics_route(self.metrics.registry),
-            **status.routes(self, loopback_only=self.config.status_listen == "loopback"),
+            **status.routes(self, loopback_only=loopback_only),
+            **page.routes(loopback_only=loopback_only),
             **self._pages,
         }
         await monitor.serve(self.config.monitor_port, routes, file=str(self.config.path), task_status=task_status)

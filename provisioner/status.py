@@ -21,8 +21,13 @@ UNREADY_AFTER = 15.0
 """Seconds without a connection after which ``/readyz`` says no: a short reconnect alarms nobody."""
 
 
-def snapshot(service: "Service") -> dict[str, Any]:
-    """The state of a service as one JSON object: what ``/status`` shows, and ``choria-provisioner status``."""
+def snapshot(service: "Service", part: str = "") -> dict[str, Any]:
+    """The state of a service as one JSON object: what ``/status`` shows, and ``choria-provisioner status``.
+
+    Args:
+        service: what is told about.
+        part: only servers with this in their names are listed; numbers are of all.
+    """
     now = trio.current_time()
     term = service.term
     history = service.history
@@ -39,8 +44,9 @@ def snapshot(service: "Service") -> dict[str, Any]:
                 "step_age": round(now - one.step_since, 3) if one.step else 0.0,
             }
             for one in term.crew.at_work.values()
+            if part in one.identity
         ]
-        for one in term.crew.roster.waiting_servers(now):
+        for one in term.crew.roster.waiting_servers(now, part):
             if len(waiting) == WAITING_SHOWN:
                 break
             last = history.last(one.identity)
@@ -66,7 +72,8 @@ def snapshot(service: "Service") -> dict[str, Any]:
         "waiting": waiting,
         "outcomes": dict(sorted(history.totals.items())),
         "refused_sightings": service.metrics.refusals(),
-        "recent": [finished.as_dict() for finished in history.recent],
+        "timings": service.metrics.timings(),
+        "recent": [finished.as_dict() for finished in history.recent if part in finished.identity],
     }
 
 
@@ -107,9 +114,10 @@ def routes(service: "Service", *, loopback_only: bool) -> Mapping[str, Route]:
         return _json(body, status=503 if unready else 200)
 
     def shown(request: Request) -> Response:
-        asked = parse_qs(request.query).get("server")
-        about = {"version": __version__, "server": one_server(service, asked[0])} if asked else snapshot(service)
-        return _json(about)
+        asked = parse_qs(request.query)
+        if "server" in asked:
+            return _json({"version": __version__, "server": one_server(service, asked["server"][0])})
+        return _json(snapshot(service, asked.get("name", [""])[0]))
 
     return {
         "/healthz": Route(lambda _: Response(b"ok\n")),

@@ -15,7 +15,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "cli",
         "service simulator grants registry testing audit",
-        "notice fleet leader status",
+        "notice fleet leader status page",
         "cycle monitor broker",
         "helper trust rpc connect",
         "choria bus",

@@ -188,8 +188,8 @@ class Roster:
         resting = len(self._known) - self.waiting - self.working
         return {"waiting": self.waiting, "working": self.working, "resting": resting}
 
-    def waiting_servers(self, now: float) -> Iterator[Waiting]:
-        """Every waiting server, in order of admission."""
+    def waiting_servers(self, now: float, part: str = "") -> Iterator[Waiting]:
+        """Every waiting server with ``part`` in its name, in order of admission."""
         for identity, record in self._known.items():
-            if record.state == "waiting":
+            if record.state == "waiting" and part in identity:
                 yield Waiting(identity, now - record.since, record.source)

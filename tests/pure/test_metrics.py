@@ -186,3 +186,18 @@ def test_the_process_registry_tells_memory_and_files() -> None:
     found = samples(process_registry())
     assert found["process_resident_memory_bytes", ()] > 1e6
     assert found["process_open_fds", ()] > 0
+
+
+def test_timings_are_counts_in_each_bucket() -> None:
+    metrics = fresh()
+    for seconds in (0.004, 0.3, 0.4, 99.0):
+        metrics._helper_seconds.labels("london").observe(seconds)
+    metrics._rpc_seconds.labels("london", "rpcutil#inventory").observe(0.02)
+    metrics.rpc_failed("rpcutil#inventory")
+    found = metrics.timings()
+    assert found["bounds"] == [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
+    assert found["helper"] == {"calls": [1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1], "seconds": 99.704}
+    assert set(found["rpc"]) == set(RPCS)
+    inventory = {"calls": [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0], "seconds": 0.02, "errors": 1}
+    assert found["rpc"]["rpcutil#inventory"] == inventory
+    assert found["rpc"]["choria_provision#jwt"] == {"calls": [0] * 12, "seconds": 0, "errors": 0}
