@@ -1,4 +1,4 @@
-"""How the documentation becomes a site: ``make docs``, by Sphinx. Warnings are errors; nothing is loaded from elsewhere."""
+"""How the documentation becomes a site: ``make docs``. Warnings are errors; nothing is loaded from elsewhere."""
 
 project = "choria-provisioner"
 extensions = ["myst_parser"]
