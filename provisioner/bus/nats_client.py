@@ -35,8 +35,8 @@ class NatsClient(Client):
     - ``_connect_command``: all credentials at once; nothing of them without the TLS that was asked for
     - ``_select_next_server``: one attempt, whose own error is the one that is reported
     - ``_read_loop``: whatever ends the reading ends the client, and is told
-    - ``_process_msg``: messages go straight to their handlers; bytes in a subject that are no text become
-      backslash escapes, and headers that are none are left out, where nats-py would stop reading for good
+    - ``_process_msg``: messages go straight to their handlers; a subject that is no text is told as such,
+      and headers that are none are left out, where nats-py would stop reading for good
     - ``_send_ping``: in order with what was published before, where nats-py's overtakes it
     """
 
@@ -103,8 +103,7 @@ class NatsClient(Client):
             self._complained = True
             found = None
         # Not dropped: a watch would miss it for ever, and a hostile key could hide a whole bucket.
-        names = (name.decode(errors="backslashreplace") for name in (subject, reply))
-        deliver(handler, Message(next(names), data, next(names), found or {}))
+        deliver(handler, Message(_name(subject), data, _name(reply), found or {}))
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
         self._pongs.append(future or asyncio.get_running_loop().create_future())
@@ -201,3 +200,11 @@ def why(error: BaseException | None) -> str:
 def not_about_eof(record: logging.LogRecord) -> bool:
     """Drops what asyncio says at each end of each TLS connection: that a return value of its own has no effect."""
     return "eof_received" not in record.getMessage()
+
+
+def _name(raw: bytes) -> str:
+    """A subject as text; what is no UTF-8 gets a name that no other subject can have, since none holds a blank."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1") + " (not UTF-8)"

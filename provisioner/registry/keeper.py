@@ -93,7 +93,7 @@ class Keeper:
         written = 0
         for _ in range(TRIES):
             reading = await self._reader.read()
-            changes = differences(self._wanted, reading.rows)
+            changes = [each for each in differences(self._wanted, reading.rows) if self._can_be_named(each)]
             try:
                 for change in changes:
                     await self._write(change)
@@ -103,6 +103,13 @@ class Keeper:
                 continue
             return written
         raise RegistryError(UNAVAILABLE, f"others wrote the registry while it was read, {TRIES} times")
+
+    def _can_be_named(self, change: Change) -> bool:
+        """A key with a blank or a control character can be stored by a careless program, and deleted by no sane one."""
+        if change.key in self._wanted or (change.key.isprintable() and " " not in change.key):
+            return True
+        log.error("The registry has the key %s, which has to be purged by hand", quoted(change.key))
+        return False
 
     async def _write(self, change: Change) -> None:
         match change:

@@ -158,8 +158,13 @@ async def test_jetstream_is_switched_off_and_on(tmp_path: Path) -> None:
         await made.bucket("applied").put("n1.app", b"1")
         assert len((await made.ask("applied")).items) == 1
         await reload(made.server, ACCOUNTS.read_text())
-        for what in SHAPES:
+
+        async def unavailable(what: str) -> None:
             assert await made.code(what) == "unavailable"
+
+        async with trio.open_nursery() as nursery:
+            for what in SHAPES:
+                nursery.start_soon(unavailable, what)
         await reload(made.server, jetstream(tmp_path / "store") + ACCOUNTS.read_text())
         page = await made.until_answered("applied")
         assert [item["value"] for item in page.items] == [1]

@@ -20,9 +20,9 @@ async def wire(made: Mesh, name: str) -> AsyncIterator[trio.SocketStream]:
         yield stream
 
 
-async def publish(made: Mesh, subject: bytes, data: bytes, headers: bytes = b"") -> None:
-    """Publishes as node n1's client, and returns when the server has taken it."""
-    async with wire(made, "n1-client") as stream:
+async def publish(made: Mesh, subject: bytes, data: bytes, headers: bytes = b"", account: str = "n1-client") -> None:
+    """Publishes, by default as node n1's client, and returns when the server has taken it."""
+    async with wire(made, account) as stream:
         if headers:
             head = b"NATS/1.0" + headers + b"\r\n\r\n"
             line = b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, len(head), len(head) + len(data), head, data)
@@ -39,12 +39,32 @@ async def test_keys_that_are_no_text_are_told_and_hide_nothing(tmp_path: Path) -
     async with served(tmp_path) as (made, service):
         await made.bucket("collect").put("n2.hosts.dns", b"1")
         await publish(made, b"$KV.mesh-provisioner_collect.n1.\xff\xfe", b"1")
+        # What might pass for the same once it is written as text.
+        await publish(made, rb"$KV.mesh-provisioner_collect.n1.\xff\xfe", b"1")
+        await publish(made, "$KV.mesh-provisioner_collect.n1.ÿþ".encode(), b"1")
         await publish(made, b"$KV.mesh-provisioner_collect.n1.\x01.\x7f", b"1")
         page = await made.ask("collect")
         assert [item["key"] for item in page.items] == ["n2.hosts.dns"]
-        assert {row["key"] for row in page.bad_keys} == {"n1.\\xff\\xfe", "n1.\x01.\x7f"}
-        assert page.bad_keys_total == 2
+        assert {row["key"] for row in page.bad_keys} == {
+            "n1.ÿþ (not UTF-8)",
+            "n1.ÿþ",
+            r"n1.\xff\xfe",
+            "n1.\x01.\x7f",
+        }
+        assert page.bad_keys_total == 4
         assert service.problems() == {}
+
+
+async def test_strays_of_the_registry_that_nobody_can_name(tmp_path: Path) -> None:
+    async with served(tmp_path) as (made, service):
+        for key in (b"\xff\xfe", b"\x01", "ÿ".encode(), b"a:b"):
+            await publish(made, b"$KV.mesh-provisioner_registry." + key, b"1", account="controller")
+        assert await service.keeper.reconcile() == 2
+        page = await made.ask()
+        assert len(page.items) == 13
+        # What can't be deleted is told in every answer, and stops nothing.
+        assert {row["key"] for row in page.bad_keys} == {"ÿþ (not UTF-8)", "\x01"}
+        assert await service.keeper.reconcile() == 0
 
 
 async def test_headers_that_are_no_text_or_speak_for_the_server(tmp_path: Path) -> None:

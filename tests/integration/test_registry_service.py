@@ -183,6 +183,29 @@ async def test_a_write_is_seen_by_the_next_question(tmp_path: Path) -> None:
         assert (await made.ask("applied")).items == []
 
 
+async def test_asked_while_it_is_being_written_as_fast_as_can_be(tmp_path: Path) -> None:
+    async with served(tmp_path) as (made, _), trio.open_nursery() as nursery:
+        written = 0
+
+        async def write() -> None:
+            nonlocal written
+            while True:
+                for number in range(100):
+                    made.controller.publish(f"$KV.mesh-provisioner_applied.n{number % 7}.app", b"%d" % written)
+                    written += 1
+                await made.controller.flush(GENEROUS)
+
+        nursery.start_soon(write)
+        sequences = []
+        for _ in range(50):
+            page = await made.ask("applied")
+            sequences.append(page.sequence)
+            assert all(item["revision"] <= written for item in page.items)
+        nursery.cancel_scope.cancel()
+    assert sequences == sorted(sequences)
+    assert sequences[-1] > sequences[0]
+
+
 async def test_nobody_is_told_at_once_when_there_is_no_service(tmp_path: Path) -> None:
     async with mesh(tmp_path) as made:
         with pytest.raises(NoResponders):
