@@ -1,4 +1,4 @@
-"""What is built from the tree, once for all tests of a run: sdist, and a wheel made *from the sdist*, as an installer does."""
+"""What is built from the tree, once for all tests of a run: an sdist, and a wheel *from the sdist*."""
 
 import os
 import subprocess
