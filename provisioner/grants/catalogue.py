@@ -62,7 +62,7 @@ class Database:
         open: it allows connections, and more than none.
         template: it is a template, which can't be dropped.
         invalid: a drop of it was interrupted; it can only be dropped.
-        public: everybody may connect to it or make temporary tables in it.
+        public: everybody has some right on it.
         owner_may_enter: its owner may do both.
     """
 

@@ -166,7 +166,7 @@ class Ensure:
                     database, mark.encode(_label(consumer), self.provision)
                 )
             case "close":
-                return sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC").format(database)
+                return sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database)
             case "admit":
                 return sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}").format(database, name(consumer.login))
             case "template":

@@ -4,14 +4,14 @@ A dry run prints this plan; a real run carries out the very same one (mesh.md A5
 which statement makes a step true on which PostgreSQL, are in ``ensure.py`` and ``remove.py``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from attrs import frozen
 
 from provisioner.grants import mark
 from provisioner.grants.catalogue import Catalogue, Database, Role, keeper
-from provisioner.grants.manifest import Consumer, Manifest, Refused
+from provisioner.grants.manifest import Consumer, Identity, Manifest, Refused
 from provisioner.grants.steps import (
     DATABASE_PARTS,
     CreateDatabase,
@@ -288,7 +288,7 @@ def _removals(manifest: Manifest, services: list[Service], catalogue: Catalogue,
     unknown = bool(manifest.refused)
     found: list[Removal] = []
     for role, label in catalogue.marked():
-        databases = tuple(each.name for each in catalogue.owned.get(role.oid, ()))
+        databases = _usable(role, catalogue)
         why = hindrance(role, catalogue)
         match label:
             case mark.Login(node, module) if (node, module) not in asked:
@@ -302,21 +302,40 @@ def _removals(manifest: Manifest, services: list[Service], catalogue: Catalogue,
                 found.append(Removal("group", role.name, role, (database,), why))
             case _:
                 pass
-    if policy.on_revoke == "drop":
-        for service in services:
-            role_now = catalogue.roles.get(service.consumer.login)
-            if service.why is None and role_now is not None:
-                found += [
-                    Removal("database", each, role_now, (each,)) for each in _unasked(service, role_now, catalogue)
-                ]
+    for service in services:
+        owner = catalogue.roles.get(service.consumer.login)
+        if policy.on_revoke == "drop" and service.why is None and owner is not None:
+            found += [Removal("database", each, owner, (each,)) for each in _unasked(service, owner, catalogue)]
+    found += _half_dropped(asked, services, catalogue)
     order = {"database": 0, "login": 1, "kept": 2, "group": 3}
     return sorted(found, key=lambda each: (order[each.what], each.name))
+
+
+def _usable(role: Role, catalogue: Catalogue) -> tuple[str, ...]:
+    return tuple(each.name for each in catalogue.owned.get(role.oid, ()) if not each.invalid)
+
+
+def _half_dropped(asked: Collection[Identity], services: list[Service], catalogue: Catalogue) -> list[Removal]:
+    """What remains of databases whose dropping was cut off: whatever the policy, they can only be dropped to the end.
+
+    Not those that a consumer gets anew in this run, nor those of one that can't be served now.
+    """
+    served = {each.consumer.identity: each.consumer.database for each in services if each.why is None}
+    found: list[Removal] = []
+    for role, label in catalogue.marked():
+        if isinstance(label, mark.Group):
+            continue
+        identity = (label.node, label.module)
+        if identity in served or identity not in asked:
+            gone = (each.name for each in catalogue.owned.get(role.oid, ()) if each.invalid)
+            found += [Removal("database", each, role, (each,)) for each in gone if each != served.get(identity)]
+    return found
 
 
 def _unasked(service: Service, role: Role, catalogue: Catalogue) -> list[str]:
     """Databases that a login owns and its consumer asks for no more."""
     wanted = service.consumer.database if service.consumer.access == "owner" else None
-    return [each.name for each in catalogue.owned.get(role.oid, ()) if each.name != wanted]
+    return [each for each in _usable(role, catalogue) if each != wanted]
 
 
 def _retained(services: list[Service], catalogue: Catalogue, policy: Policy) -> list[Retained]:
@@ -326,8 +345,7 @@ def _retained(services: list[Service], catalogue: Catalogue, policy: Policy) -> 
     found: list[Retained] = []
     for role, label in catalogue.marked():
         if isinstance(label, mark.Kept) and role.owns and role.name not in back:
-            databases = tuple(each.name for each in catalogue.owned.get(role.oid, ()))
-            found.append(Retained(role.name, databases, label.since))
+            found.append(Retained(role.name, _usable(role, catalogue), label.since))
     for service in services:
         role_now = catalogue.roles.get(service.consumer.login)
         if service.why is None and role_now is not None and (names := _unasked(service, role_now, catalogue)):

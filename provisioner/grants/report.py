@@ -17,6 +17,7 @@ CONSUMER_WORDS: tuple[ConsumerWord, ...] = get_args(ConsumerWord)
 REMOVAL_WORDS: tuple[RemovalWord, ...] = get_args(RemovalWord)
 
 _GOOD = frozenset({"created", "set", "removed", "would_create", "would_set", "would_remove"})
+_WIDEST = 60
 _WORDS = {
     "would_create": "would be created",
     "would_set": "would be set",
@@ -118,8 +119,9 @@ class Report:
             *(_row(f"{each.node} {each.module}", each.login, each) for each in told),
             *(_row(f"({each.what})", each.login, each) for each in self.removed),
         ]
+        widths = [min(max((len(row[column]) for row in rows), default=0), _WIDEST) for column in (1, 2)]
         for result, who, login, more in rows:
-            yield f"{result:<17} {who:<{_width(rows, 1)}}  {login:<{_width(rows, 2)}}  {more}".rstrip()
+            yield f"{result:<17} {who:<{widths[0]}}  {login:<{widths[1]}}  {more}".rstrip()
         for kept in self.retained:
             since = f" since {kept.since}" if kept.since else ""
             what = ", ".join(kept.databases) or "data in databases of others"
@@ -134,10 +136,6 @@ class Report:
         if not self.refused:
             counted = ", ".join(f"{count} {_WORDS.get(word, word)}" for word, count in self.counts.items() if count)
             yield f"{self.provision}: {counted or 'nothing to do'} ({self.statements} statements, {self.seconds:.1f} s)"
-
-
-def _width(rows: list[tuple[str, str, str, str]], column: int) -> int:
-    return min(max(len(row[column]) for row in rows), 60)
 
 
 def _row(who: str, login: str, each: ConsumerResult | RemovalResult) -> tuple[str, str, str, str]:

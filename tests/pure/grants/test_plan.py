@@ -275,6 +275,19 @@ def test_a_database_asked_for_no_more_by_a_login_that_stays() -> None:
     assert removed(decide(found, asks_other, on_revoke="drop")) == [("database", "wiki")]
 
 
+def test_a_half_dropped_database_goes_whatever_the_policy() -> None:
+    half = evolve(OWNED, invalid=True, open=False)
+    assert removed(decide(catalogue(LOGIN, databases=(half,)))) == [("database", "wiki"), ("login", "n1.wiki")]
+    assert removed(decide(catalogue(LOGIN, databases=(half,)), evolve(WIKI, database="other"))) == [
+        ("database", "wiki")
+    ]
+    assert removed(decide(catalogue(LOGIN, databases=(half,)), WIKI)) == []
+    assert removed(decide(catalogue(LOGIN, databases=(half,)), refused=(Refused("n1", "wiki", "x"),))) == []
+    kept = catalogue(KEPT, databases=(evolve(half, owner=2),))
+    assert removed(decide(kept)) == [("database", "wiki")]
+    assert removed(decide(kept, on_revoke="drop")) == [("database", "wiki"), ("kept", "n1.wiki~kept")]
+
+
 def test_an_illegible_entry_withholds_all_removals() -> None:
     decided = plan.plan(Manifest((), illegible=("entry 1: has no node",)), catalogue(LOGIN), Policy())
     assert removed(decided) == [("login", "n1.wiki")]
