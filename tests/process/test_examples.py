@@ -267,8 +267,10 @@ async def test_the_function_on_the_page() -> None:
 
 
 async def test_the_command_on_the_page() -> None:
-    (command,) = blocks("console")
-    assert command == "$ docs/examples/helper.py < docs/examples/input.json\n"
+    (block,) = blocks("console")
+    by_tool, by_hand = block.splitlines()
+    assert by_tool == "$ choria-provisioner helper --command docs/examples/helper.py"
+    assert by_hand == "$ docs/examples/helper.py < docs/examples/input.json"
     assert (await ask("helper.py", (EXAMPLES / "input.json").read_bytes())).configuration
 
 
