@@ -56,7 +56,6 @@ UNCHANGEABLE = frozenset(key.name for key in KEYS if not key.reload and key.name
 class Running:
     """What a term consists of while it lasts."""
 
-    term: Term
     crew: Crew
     discovery: Discovery
 
@@ -99,6 +98,7 @@ class Service:
         self.lead = lead or Unopposed()
         self.history = History()
         self.metrics.connected.set_function(lambda: float(bus.connected))
+        self.metrics.paused.set_function(lambda: float(not self.acting))
         self.monitor_port: int | None = None
         self.bus = bus
         self.started_at = time()
@@ -111,6 +111,7 @@ class Service:
         self._clock = clock
         self._means = load_means(config, run_helper, self.metrics, clock=clock)
         self.term: Running | None = None
+        self._open: Term | None = None
 
     async def run(self, *, task_status: trio.TaskStatus["Service"] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled. ``task_status`` is told once the configuration is accepted and the page is open.
@@ -134,7 +135,7 @@ class Service:
     @property
     def acting(self) -> bool:
         """Whether this instance may act at this very moment."""
-        return self.term is not None and not self.term.term.over
+        return self._open is not None and not self._open.over
 
     def look_now(self) -> None:
         """Starts a discovery now, if this instance may act."""
@@ -195,7 +196,7 @@ class Service:
 
     async def _run_term(self, term: Term) -> None:
         """One term: returns when its scope is cancelled."""
-        self.metrics.paused.set(0)
+        self._open = term
         try:
             with term.scope:
                 async with (
@@ -227,7 +228,7 @@ class Service:
                         lambda: self.config.interval,
                         self.metrics,
                     )
-                    self.term = Running(term, crew, discovery)
+                    self.term = Running(crew, discovery)
                     nursery.start_soon(term.watch)
                     nursery.start_soon(caller.watch_connection)
                     nursery.start_soon(crew.run, self.config.workers)
@@ -239,8 +240,7 @@ class Service:
                     ):
                         await discovery.run()
         finally:
-            self.term = None
-            self.metrics.paused.set(1)
+            self.term = self._open = None
             self.metrics.waiting(0)
             self.metrics.busy_workers.set(0)
 
