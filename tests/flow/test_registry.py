@@ -168,6 +168,31 @@ async def test_at_start_it_tries_again_in_one_second_doubling_to_a_minute(autoju
         assert await made.content() == wanted()
 
 
+async def test_made_anew_while_it_is_compared_it_is_the_start_again(autojump_clock: MockClock) -> None:
+    broker = MemoryBroker()
+    MemoryStreams(broker)
+    bucket = KeyValue(broker.connect(), REGISTRY.bucket)
+    await bucket.create_bucket()
+    times: list[float] = []
+
+    class Meddling(Plain):
+        async def read(self) -> Reading:
+            times.append(trio.current_time())
+            if len(times) == 1:
+                keeper.begin_again()
+            elif len(times) == 2:
+                raise RegistryError("unavailable", "for a test")
+            return await super().read()
+
+    keeper = Keeper(Meddling(bucket), bucket, wanted(), Metrics(CollectorRegistry()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        await trio.sleep(10)
+        assert len(times) == 3, "what failed at a start is tried again in a second, not in an hour"
+        assert keeper.problem == ""
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_bucket_made_anew_is_filled_at_once(autojump_clock: MockClock) -> None:
     async with world() as made:
         await made.until(lambda: made.service.problems() == {})

@@ -152,7 +152,7 @@ async def switchable(directory: Path) -> AsyncIterator[Mesh]:
             yield made
 
 
-async def test_jetstream_is_switched_off_and_on(tmp_path: Path) -> None:
+async def test_jetstream_is_switched_off_and_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with switchable(tmp_path) as made, made.account("mesh-provisioner") as bus, running(bus) as service:
         await until_ready(service)
         await made.bucket("applied").put("n1.app", b"1")
@@ -172,6 +172,11 @@ async def test_jetstream_is_switched_off_and_on(tmp_path: Path) -> None:
         page = await made.until_answered("applied")
         assert [item["value"] for item in page.items] == [2]
         await until_ready(service)
+        caplog.clear()
+        for number in range(30):  # for good: such a server takes each request twice from now on
+            await made.bucket("applied").put("n1.app", b"%d" % number)
+            assert [item["value"] for item in (await made.ask("applied")).items] == [number]
+        assert not [record for record in caplog.records if record.name == "provisioner.bus.watch"]
 
 
 async def test_the_grant_to_read_a_bucket_is_taken_away_and_given_back(tmp_path: Path) -> None:
