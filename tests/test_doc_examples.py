@@ -160,7 +160,8 @@ def test_json_is_what_the_page_says(block: Block) -> None:
 PROGRAMS: dict[str, Program] = {program.name: program for program in GENERATE.programs()}
 
 OTHERS = {
-    "cp", "install", "ln", "make", "nats-server", "pip", "python3", "rm", "ssh", "systemctl", "sh",
+    "apt-get", "cp", "dpkg-buildpackage", "install", "ln", "make", "mkdir", "nats-server", "pip", "python3", "rm",
+    "ssh", "systemctl", "systemd-sysusers",
 }  # fmt: skip
 """Programs of the system that the pages use."""
 
