@@ -7,7 +7,7 @@ space := $(subst ,, )
 # The lab's tests run against the provisioner that this names: ours, unless told otherwise.
 export MESH_LAB_PROVISIONER ?= $(CURDIR)/$(BIN)/postgres-provisioner
 
-.PHONY: demo demo-mesh demo-postgres test test-all coverage lint types bench docs clean
+.PHONY: demo demo-mesh demo-postgres test test-all test-pythons coverage lint types bench docs clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.installed: pyproject.toml
@@ -37,6 +37,9 @@ coverage: $(VENV)/.installed  ## of the rooms that the tests without a network g
 	$(BIN)/python -m coverage report --skip-covered --fail-under=95 \
 		--include="$(subst $(space),$(comma),$(COVERED:%=provisioner/%))"
 
+test-pythons: $(VENV)/.installed  ## the quick tests on each other supported Python of this machine
+	tests/pythons
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,4 +52,4 @@ docs: $(VENV)/.installed  ## fills the tables of the documentation from the code
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs build/site
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache build dist

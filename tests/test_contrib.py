@@ -130,7 +130,9 @@ def test_users_are_made(tmp_path: Path) -> None:
     assert wanted - {"root", None} <= set(users)
 
 
-@pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None or os.geteuid(), reason="no systemd-tmpfiles, or no root")
+@pytest.mark.skipif(
+    shutil.which("systemd-tmpfiles") is None or os.geteuid() != 0, reason="no systemd-tmpfiles, or no root"
+)
 def test_places_are_made_and_a_sites_own_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "etc" / "choria-provisioner").mkdir(parents=True, mode=0o700)
     done = subprocess.run(
