@@ -36,10 +36,10 @@ PASSING = frozenset({"XX000", LOCK_NOT_AVAILABLE, "55006", "40P01", "40001", "53
 """Refusals that pass: two changes of one catalogue row, a lock, a database in use, a deadlock, a full server."""
 
 _CONNECT_SECONDS = 10
-_TRIES = 6
+_TRIES = 25
 _PATIENCE_SECONDS = 5.0
 """No try is begun later: one consumer that somebody holds a lock on must not hold up the others for long."""
-_FIRST_PAUSE = 0.05
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 _LOST = re.compile(r"08|57P0[1-5]|58")
 _VERIFIER = re.compile(r"'SCRAM-SHA-256\$[^']*'")
 _READ_WRITE = "default_transaction_read_only=off"
@@ -177,7 +177,7 @@ class Link:
                 if error.sqlstate not in PASSING or time.monotonic() > give_up:
                     raise
             self.pause(pause)
-            pause *= 2
+            pause = min(pause * 2, _LONGEST_PAUSE)
         return action()
 
 

@@ -113,12 +113,21 @@ def test_what_passes_is_tried_again_and_what_does_not_is_not(link: Link) -> None
     assert len(tries) == 4
     tries.clear()
     with pytest.raises(StatementRefused):
-        link.patiently(lambda: act("55P03", 100))
-    assert 1 < len(tries) < 10
-    tries.clear()
-    with pytest.raises(StatementRefused):
         link.patiently(lambda: act("42501", 2))
     assert len(tries) == 1
+
+
+@pytest.mark.slow
+def test_patience_has_an_end(link: Link) -> None:
+    tries: list[int] = []
+
+    def act() -> None:
+        tries.append(1)
+        raise StatementRefused("no", "55P03")
+
+    with pytest.raises(StatementRefused):
+        link.patiently(act)
+    assert 1 < len(tries) < 30
 
 
 def test_many_writers_of_one_role_all_come_through(lab: Lab, link: Link) -> None:
@@ -134,7 +143,7 @@ def test_many_writers_of_one_role_all_come_through(lab: Lab, link: Link) -> None
     changing = threading.Thread(target=change)
     changing.start()
     try:
-        assert all(lab.run().exit_code == 0 for _ in range(10))
+        assert all(lab.run().exit_code == 0 for _ in range(5))
     finally:
         ended.set()
         changing.join()
