@@ -33,6 +33,7 @@ from provisioner.errors import (
     TrustError,
 )
 from provisioner.metrics import Metrics
+from provisioner.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class Caller:
         self._ttl = ttl
         self._check = check
         self._metrics = metrics
+        self._seldom = Seldom(log)
         self._reply_prefix = subjects.reply_prefix(wire.caller) + "."
         self._listeners: dict[str, Callable[[bytes], None]] = {}
         self._waiting: set[_Pending] = set()
@@ -156,7 +158,8 @@ class Caller:
             try:
                 identity = self._wire.reply_sender(data)
             except BadReply as error:
-                log.debug("An answer to discovery can't be read: %s", error)
+                self._metrics.refused_sighting("bad_reply")
+                self._seldom.warning("unreadable", "An answer to discovery can't be read: %s", error)
                 return
             scope.deadline = min(end, trio.current_time() + DISCOVERY_QUIET)
             found(identity)
@@ -270,10 +273,9 @@ class Conversation:
             pending.fail(error)
             return
         if reply.sender != self.identity or reply.request != pending.request_id:
-            log.warning(
-                "%s: an answer by %s to request %s is not the one asked for, and is ignored",
+            self._caller._seldom.warning(
+                "other", "%s: an answer by %s to request %s is not the one asked for, and is ignored",
                 self.identity, printable(reply.sender, 255), printable(reply.request, 64),
-                extra={"identity": self.identity},
             )  # fmt: skip
         elif pending.payload is None:
             pending.payload = reply.payload

@@ -19,6 +19,7 @@ from provisioner.fleet.history import Finished, History
 from provisioner.fleet.roster import Admission, Roster, Source
 from provisioner.metrics import Metrics
 from provisioner.rpc import Caller
+from provisioner.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Crew:
         self._on_end = on_end
         self._mine = mine
         self._news = trio.Event()
+        self._seldom = Seldom(log)
 
     def sight(self, identity: str, source: Source) -> Admission:
         """Somebody saw this server in provisioning mode. Never blocks; whatever the identity is."""
@@ -117,7 +119,7 @@ class Crew:
             self._news.set()
         elif admission in {Admission.BAD_IDENTITY, Admission.ROSTER_FULL}:
             self._metrics.refused_sighting(admission.value)
-            log.warning("Refusing %r from %s: %s", identity[:255], source, admission.value)
+            self._seldom.warning(admission.value, "Refusing %r from %s: %s", identity[:255], source, admission.value)
         return admission
 
     async def run(self, workers: int) -> None:

@@ -12,6 +12,7 @@ from provisioner.choria.events import Event, decode_event, encode_native
 from provisioner.choria.rpc import printable
 from provisioner.errors import BadReply, BusError
 from provisioner.metrics import Metrics
+from provisioner.seldom import Seldom
 from provisioner.version import __version__
 
 log = logging.getLogger(__name__)
@@ -23,18 +24,19 @@ async def listening(bus: Bus, component: str, found: Callable[[str], object], me
 
     An event that is not one is counted and told; nothing in it can end the subscription.
     """
+    seldom = Seldom(log)
 
     def on_event(message: Message) -> None:
         try:
             event = decode_event(message.data)
         except BadReply as error:
             metrics.refused_sighting("bad_event")
-            log.warning("An event on %s can't be used: %s", message.subject, error)
+            seldom.warning("unusable", "An event on %s can't be used: %s", message.subject, error)
             return
         if event.type != "startup" or event.component != component or not event.identity:
             metrics.refused_sighting("bad_event")
-            log.warning(
-                "An event on %s is not a startup of %s: %s of %s",
+            seldom.warning(
+                "other", "An event on %s is not a startup of %s: %s of %s",
                 message.subject, component, event.type, printable(event.component, 80),
             )  # fmt: skip
             return
