@@ -1,4 +1,4 @@
-"""What strangers can make us say is said once a minute: a flood of nonsense must not fill the disk with its complaints."""
+"""What strangers make us say is said once a minute: a flood of nonsense must not fill the disk with complaints."""
 
 import logging
 import time

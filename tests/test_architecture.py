@@ -26,7 +26,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
 bottom row, whose modules anybody may use, neighbours may import one another."""
 
 PURE = (
-    "choria", "trust", "errors", "keys", "config_keys", "strictjson", "strictyaml", "secret", "printable",
+    "choria", "trust", "errors", "keys", "config_keys", "strictjson", "strictyaml", "secret", "printable", "seldom",
     "durations", "version", "cycle.outcome", "cycle.facts", "cycle.version", "cycle.delivery", "helper.contract",
     "fleet.roster", "leader.election", "grants.manifest", "grants.naming", "grants.plan", "grants.scram",
     "grants.steps", "registry.keys", "registry.table", "registry.diff", "registry.answer", "registry.rows",
