@@ -19,14 +19,14 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "cycle monitor broker",
         "helper trust rpc connect",
         "choria bus",
-        "config errors metrics  keys config_keys strictjson strictyaml secret printable command durations version",
+        "config errors metrics  keys config_keys strictjson strictyaml secret printable seldom command durations version",
     )
 )
 """From the top down. A room imports from rows below its own, and never from a neighbour in its own row; only in the
 bottom row, whose modules anybody may use, neighbours may import one another."""
 
 PURE = (
-    "choria", "trust", "errors", "keys", "config_keys", "strictjson", "strictyaml", "secret", "printable", "seldom",
+    "choria", "trust", "errors", "keys", "config_keys", "strictjson", "strictyaml", "secret", "printable",
     "durations", "version", "cycle.outcome", "cycle.facts", "cycle.version", "cycle.delivery", "helper.contract",
     "fleet.roster", "leader.election", "grants.manifest", "grants.naming", "grants.plan", "grants.scram",
     "grants.steps", "registry.keys", "registry.table", "registry.diff", "registry.answer", "registry.rows",
