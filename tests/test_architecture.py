@@ -19,7 +19,8 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "cycle monitor broker",
         "helper trust rpc connect",
         "choria bus",
-        "config config_keys keys errors metrics strictjson strictyaml secret printable seldom command durations version",
+        "config config_keys keys errors metrics strictjson strictyaml secret printable seldom command durations "
+        + "version",
     )
 )
 """From the top down. A room imports from rows below its own, and never from a neighbour in its own row; only in the
