@@ -10,6 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "provisioner"
 
+BOTTOM = (
+    "config config_keys keys errors metrics strictjson strictyaml secret printable seldom command durations version"
+)
 ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
@@ -19,8 +22,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "cycle monitor broker",
         "helper trust rpc connect",
         "choria bus",
-        "config config_keys keys errors metrics strictjson strictyaml secret printable seldom command durations "
-        + "version",
+        BOTTOM,
     )
 )
 """From the top down. A room imports from rows below its own, and never from a neighbour in its own row; only in the
