@@ -63,7 +63,7 @@ class Database:
         template: it is a template, which can't be dropped.
         invalid: a drop of it was interrupted; it can only be dropped.
         public: everybody has some right on it.
-        owner_may_enter: its owner may do both.
+        owner_may_enter: its owner has every right on it.
     """
 
     oid: int

@@ -168,7 +168,7 @@ class Ensure:
             case "close":
                 return sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database)
             case "admit":
-                return sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}").format(database, name(consumer.login))
+                return sql.SQL("GRANT ALL ON DATABASE {} TO {}").format(database, name(consumer.login))
             case "template":
                 return sql.SQL("ALTER DATABASE {} IS_TEMPLATE false").format(database)
         return sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true CONNECTION LIMIT -1").format(database)

@@ -48,7 +48,7 @@ _DATABASES = """
 SELECT d.oid, d.datname, d.datdba, shobj_description(d.oid, 'pg_database') IS NOT NULL,
        d.datallowconn AND d.datconnlimit <> 0, d.datistemplate, d.datconnlimit = -2,
        coalesce(bool_or(a.grantee = 0), false),
-       count(*) FILTER (WHERE a.grantee = d.datdba AND a.privilege_type IN ('CONNECT', 'TEMPORARY')) >= 2
+       count(*) FILTER (WHERE a.grantee = d.datdba AND a.grantor = d.datdba) >= 3
 FROM pg_database d
 LEFT JOIN LATERAL aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a ON true
 WHERE d.datname = ANY (%s) OR d.datdba = ANY (%s::oid[])
