@@ -1,9 +1,9 @@
 """The provisioner of a benchmark: the daemon's parts, with transport, protocol and helper to be chosen freely.
 
-    python -m benchmarks.daemon YAML CHORIA_CFG [--no-tls] [--unsigned] [--in-process]
+    python -m benchmarks.daemon YAML CHORIA_CFG [--no-tls] [--unsigned] [--in-process] [--interval SECONDS]
 
-``choria-provisioner run`` is the same without the three flags: it speaks version 2 over TLS only, signs whenever there
-is TLS, and has no Python function in it.
+``choria-provisioner run`` is the same without the flags: it speaks version 2 over TLS only, signs whenever there is TLS,
+has no Python function in it, and looks for servers once a minute at most.
 """
 
 import argparse
@@ -61,7 +61,10 @@ if __name__ == "__main__":
     parser.add_argument("--no-tls", action="store_true")
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--in-process", action="store_true")
+    parser.add_argument("--interval", type=float)
     given = parser.parse_args()
     its_config = load_config(given.config)
+    if given.interval:
+        its_config = evolve(its_config, interval=given.interval)
     with Logs("provisioner", its_config.loglevel, its_config.logfile):
         trio.run(main, given, its_config, load_choria_settings(given.choria))

@@ -54,6 +54,23 @@ class Case:
     tree: str = str(ROOT)
 
     @property
+    def is_plain_daemon(self) -> bool:
+        """Whether ``choria-provisioner run`` does this; else ``benchmarks.daemon`` stands in for it."""
+        return self.helper != "in-process" and (self.transport == "tls") == (self.signed or self.version == 2)
+
+    @property
+    def provisioner(self) -> list[str]:
+        """The start of the provisioner's command line."""
+        if self.program:
+            return [self.program, "run"]
+        if self.is_plain_daemon:
+            return [sys.executable, "-m", "provisioner.cli.choria", "run"]
+        command = [sys.executable, "-m", "benchmarks.daemon"]
+        command += ["--no-tls"] if self.transport == "plain" else []
+        command += ["--unsigned"] if self.version == 1 and not self.signed else []
+        return command + (["--in-process"] if self.helper == "in-process" else [])
+
+    @property
     def command(self) -> str:
         """How to repeat it."""
         flags = [f"--version {self.version}", f"--transport {self.transport}", f"--helper {self.helper}"]
@@ -212,13 +229,9 @@ async def bench(site: Site, case: Case, **keys: object) -> AsyncIterator[Bench]:
             loglevel=case.loglevel,
             **keys,
         )
-        if case.program:
-            command = [case.program, "run", "--config", str(yaml), "--choria-config", str(choria)]
-        else:
-            command = [sys.executable, "-m", "benchmarks.daemon", str(yaml), str(choria)]
-            command += ["--no-tls"] if case.transport == "plain" else []
-            command += ["--unsigned"] if case.version == 1 and not case.signed else []
-            command += ["--in-process"] if case.helper == "in-process" else []
+        command = [*case.provisioner, str(yaml), str(choria)]
+        if case.program or case.is_plain_daemon:
+            command = [*case.provisioner, "--config", str(yaml), "--choria-config", str(choria)]
         output = site.path("provisioner.output")
         output.write_bytes(b"")
         provisioner = await stack.enter_async_context(child(command, output, cwd=case.tree))

@@ -1,0 +1,230 @@
+"""The report of a run of ``python -m benchmarks``: tables for ``docs/performance.md``, and its plots as SVG.
+
+    python -m benchmarks.report
+
+fills the page anew from ``benchmarks/results.json``.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "performance.md"
+PLOTS = DOCS / "plots"
+
+_MARK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- /measured -->)", re.DOTALL)
+Results = dict[str, Any]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def _security(case: dict[str, Any]) -> str:
+    if case["version"] == 2:
+        return "Ed25519"
+    return "RSA" if case["signed"] else "none"
+
+
+def machine(results: Results) -> str:
+    its, loads = results["machine"], results["loads"]
+    bare = results.get("yardsticks", [])
+    lines = [
+        f"Measured at {its['at']} on {its['cpus']} cores, Linux {its['kernel']}, Python {its['python']}: medians of "
+        f"{results['rounds']} interleaved rounds. The load average was {min(loads):.1f} to {max(loads):.1f} "
+        "(the benchmark itself makes 3 to 5)."
+    ]
+    names = {
+        "sh": "bare spawns of the `sh` helper a second",
+        "python": "bare spawns of the Python helper a second",
+        "plain": "echoes a second on a plain broker",
+        "tls": "echoes a second over TLS",
+    }
+    rows = [
+        [text, " ".join(f"{one[key]:,.0f}" for one in bare)] for key, text in names.items() if bare and key in bare[0]
+    ]
+    return lines[0] + "\n\n" + _table(["yardstick", "each round"], rows)
+
+
+def cases(results: Results) -> str:
+    rows = []
+    found = results.get("cases", [])
+    for case in found:
+        peers = [one for one in found if one["program"] and one["transport"] == case["transport"]]
+        is_peer = bool(case["program"])
+        comparable = peers and not is_peer and (case["version"], case["helper"], case["loglevel"]) == (1, "sh", "warn")
+        yard = "spawns" if case["helper"] in {"sh", "python"} else "echoes / 4"
+        rows.append(
+            [
+                "Go" if is_peer else str(case["helper"]),
+                str(case["version"]),
+                str(case["transport"]),
+                _security(case),
+                str(case["loglevel"]),
+                f"{case['rate']:.0f}",
+                f"{case['ratio']:.2f} of {yard}" if "ratio" in case else "",
+                f"{case['own_cpu']:.2f}",
+                f"{case['helper_cpu']:.2f}",
+                f"{case['rss']:.0f}",
+                f"{case['rate'] / peers[0]['rate']:.1f}" if comparable and _same_security(case) else "",
+                f"`{case['command']}`",
+            ]
+        )
+    head = ["helper", "version", "transport", "signature", "log", "servers/s", "ratio", "own CPU, ms", "helper CPU, ms"]
+    return _table([*head, "peak MiB", "times Go", "command"], rows)
+
+
+def _same_security(case: dict[str, Any]) -> bool:
+    return bool(case["signed"]) == (case["transport"] == "tls")
+
+
+def workers(results: Results) -> str:
+    rows = [
+        [
+            str(case["workers"]),
+            str(case["transport"]),
+            f"{case['rate']:.0f}",
+            f"{case['ratio']:.2f}",
+            f"{case['own_cpu']:.2f}",
+            f"`{case['command']} --servers 600`",
+        ]
+        for case in results.get("workers", [])
+    ]
+    return _table(["workers", "transport", "servers/s", "of bare spawns", "own CPU, ms", "command"], rows)
+
+
+def sizes(results: Results) -> str:
+    rows = [
+        [
+            f"{case['servers']:,}",
+            f"{1000 / case['rate']:.2f}",
+            " ".join(f"{1000 / rate:.2f}" for rate in case["rates"]),
+            f"{case['own_cpu']:.2f}",
+            f"{case['rss']:.0f}",
+        ]
+        for case in results.get("sizes", [])
+    ]
+    return _table(["servers", "ms a server", "each run", "own CPU, ms", "peak MiB"], rows)
+
+
+def waiting(results: Results) -> str:
+    found = results.get("waiting", [])
+    rows = [
+        [
+            f"{one['servers']:,}",
+            f"{one['admission']:.0f}",
+            f"{one['answer']:.0f}",
+            f"{one['rss']:.0f}",
+            f"{one['metrics_ms']:.0f}",
+            f"{one['status_ms']:.0f}",
+        ]
+        for one in found
+    ]
+    head = ["servers waiting", "µs an event", "µs an answer to discovery", "MiB", "/metrics, ms", "/status, ms"]
+    text = _table(head, rows)
+    if len(found) > 1:
+        first, last = found[0], found[-1]
+        each = (last["rss"] - first["rss"]) * 1048576 / (last["servers"] - first["servers"])
+        text += f"\nEach waiting server takes {each:.0f} bytes.\n"
+    if "sweeps" in results:
+        sweeps, idle = results["sweeps"], results["idle"]
+        text += (
+            f"\n{len(sweeps['found'])} discoveries answered by {sweeps['servers']:,} servers each: found "
+            f"{', '.join(f'{found:,}' for found in sweeps['found'])}. The ticker was late by {sweeps['slip']:.0f} ms "
+            f"at most, a page took {sweeps['page']:.0f} ms at most meanwhile.\n\n"
+            f"Idle: {idle['percent']:.2f} % of a core, {idle['wakeups']:.1f} wake-ups a second, "
+            f"{idle['rss']:.0f} MiB.\n"
+        )
+    return text
+
+
+SECTIONS: dict[str, Callable[[Results], str]] = {
+    "machine": machine,
+    "cases": cases,
+    "workers": workers,
+    "sizes": sizes,
+    "waiting": waiting,
+}
+
+
+def text(results: Results) -> str:
+    """All tables, for a terminal."""
+    return "\n".join(section(results) for section in SECTIONS.values())
+
+
+def write(results: Results) -> None:
+    """Fills the page and draws the plots."""
+    PLOTS.mkdir(exist_ok=True)
+    page = PAGE.read_text()
+    PAGE.write_text(_MARK.sub(lambda found: found[1] + "\n" + SECTIONS[found[2]](results) + "\n" + found[3], page))
+    if found := results.get("workers"):
+        series = {
+            name: [(one["workers"], one["rate"]) for one in found if one["transport"] == name]
+            for name in ("plain", "tls")
+        }
+        _plot("workers", "Workers", "servers a second", series, logarithmic=True)
+    if found := results.get("sizes"):
+        series = {"median": [(one["servers"], 1000 / one["rate"]) for one in found]}
+        series["fastest"] = [(one["servers"], 1000 / max(one["rates"])) for one in found]
+        series["slowest"] = [(one["servers"], 1000 / min(one["rates"])) for one in found]
+        _plot("sizes", "Servers in the fleet", "milliseconds a server", series, logarithmic=True)
+    if found := results.get("waiting"):
+        _plot("waiting-memory", "Servers waiting", "MiB", {"RSS": [(one["servers"], one["rss"]) for one in found]})
+        series = {
+            "event": [(one["servers"], one["admission"]) for one in found],
+            "answer to discovery": [(one["servers"], one["answer"]) for one in found],
+        }
+        _plot("waiting-time", "Servers waiting", "µs of CPU for each", series)
+
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 320, 64, 48, 16, 140
+_COLOURS = ("#1f77b4", "#d62728", "#7f7f7f")
+
+
+def _plot(
+    name: str, x_name: str, y_name: str, series: dict[str, list[tuple[float, float]]], *, logarithmic: bool = False
+) -> None:
+    """Lines over a horizontal axis that is linear, or has the points at equal distances (``logarithmic``)."""
+    places = sorted({x for points in series.values() for x, _ in points})
+    top = max(y for points in series.values() for _, y in points) * 1.1 or 1.0
+    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        part = places.index(x) / max(len(places) - 1, 1) if logarithmic else x / places[-1]
+        return _LEFT + part * width, _TOP + height * (1 - y / top)
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+        f'font-size="12"><rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<path d="M{_LEFT} {_TOP}V{_TOP + height}H{_LEFT + width}" stroke="black" fill="none"/>',
+        f'<text x="{_LEFT + width / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{x_name}</text>',
+        f'<text transform="translate(14 {_TOP + height / 2}) rotate(-90)" text-anchor="middle">{y_name}</text>',
+    ]
+    for x in places:
+        lines.append(f'<text x="{at(x, 0)[0]:.1f}" y="{_TOP + height + 16}" text-anchor="middle">{x:,.0f}</text>')
+    for part in range(5):
+        value = top * part / 4
+        y = at(places[0], value)[1]
+        label = f"{value:,.0f}" if top > 10 else f"{value:.1f}"
+        lines.append(f'<path d="M{_LEFT} {y:.1f}h{width}" stroke="#ddd"/>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    for number, (label, points) in enumerate(series.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        placed = [at(x, y) for x, y in points]
+        lines.append(
+            f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in placed)}" stroke="{colour}" '
+            'stroke-width="2" fill="none"/>'
+        )
+        lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in placed]
+        lines.append(
+            f'<text x="{_LEFT + width + 10}" y="{_TOP + 16 + 18 * number}" fill="{colour}">{label}</text>'
+        )
+    (PLOTS / f"{name}.svg").write_text("\n".join([*lines, "</svg>", ""]))
+
+
+if __name__ == "__main__":
+    write(json.loads((Path(__file__).parent / "results.json").read_text()))
