@@ -47,6 +47,9 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+bench: $(VENV)/.installed  ## docs/performance.md anew, in some twenty minutes; QUICK=1: a minute; PEER=: a Go program
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(PEER),--peer $(PEER))
+
 docs: $(VENV)/.installed  ## fills the tables of the documentation from the code, and builds the site at build/site
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs build/site

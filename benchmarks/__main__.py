@@ -64,7 +64,13 @@ class Suite:
         self._rounds = rounds
         self._peer = peer
         self._began = time.monotonic()
-        self.results: dict[str, Any] = {"machine": machine(), "quick": quick, "rounds": rounds, "loads": []}
+        self.results: dict[str, Any] = {
+            "machine": machine(),
+            "quick": quick,
+            "rounds": rounds,
+            "loads": [],
+            "others": [],
+        }
 
     def tell(self, text: str) -> None:
         load = os.getloadavg()[0]
@@ -75,15 +81,16 @@ class Suite:
         run = await measure(self._site, case, servers)
         self.tell(
             f"{case.command.removeprefix('python -m benchmarks.throughput ')} --servers {servers}: {run.rate:.0f}/s, "
-            f"own CPU {run.own_cpu:.2f} ms"
+            f"own CPU {run.own_cpu:.2f} ms, others have {run.others:.0%}"
         )
+        self.results["others"].append(run.others)
         return run
 
     async def yardsticks(self) -> dict[str, float]:
         seconds = 1.0 if self._quick else 2.0
         helpers: tuple[Helper, ...] = ("sh",) if self._quick else ("sh", "python")
-        found = {helper: await yardstick.spawns(self._site, helper, seconds) for helper in helpers}
-        found |= {transport: await yardstick.echoes(self._site, transport, seconds) for transport in TRANSPORTS}
+        found: dict[str, float] = {helper: await yardstick.spawns(self._site, helper, seconds) for helper in helpers}
+        found |= {str(transport): await yardstick.echoes(self._site, transport, seconds) for transport in TRANSPORTS}
         self.tell("bare: " + ", ".join(f"{key} {value:.0f}/s" for key, value in found.items()))
         return found
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -31,13 +32,14 @@ def _security(case: dict[str, Any]) -> str:
 
 
 def machine(results: Results) -> str:
-    its, loads = results["machine"], results["loads"]
+    its, loads, others = results["machine"], results["loads"], results["others"] or [0.0]
     bare = results.get("yardsticks", [])
-    lines = [
+    line = (
         f"Measured at {its['at']} on {its['cpus']} cores, Linux {its['kernel']}, Python {its['python']}: medians of "
-        f"{results['rounds']} interleaved rounds. The load average was {min(loads):.1f} to {max(loads):.1f} "
-        "(the benchmark itself makes 3 to 5)."
-    ]
+        f"{results['rounds']} interleaved rounds. The load average was {min(loads):.1f} to {max(loads):.1f}, of which "
+        "the benchmark itself makes up to one for each worker; other processes took "
+        f"{median(others):.0%} of the machine in the median run, {max(others):.0%} in the worst."
+    )
     names = {
         "sh": "bare spawns of the `sh` helper a second",
         "python": "bare spawns of the Python helper a second",
@@ -47,7 +49,7 @@ def machine(results: Results) -> str:
     rows = [
         [text, " ".join(f"{one[key]:,.0f}" for one in bare)] for key, text in names.items() if bare and key in bare[0]
     ]
-    return lines[0] + "\n\n" + _table(["yardstick", "each round"], rows)
+    return line + "\n\n" + _table(["yardstick", "each round"], rows)
 
 
 def cases(results: Results) -> str:
@@ -79,7 +81,7 @@ def cases(results: Results) -> str:
 
 
 def _same_security(case: dict[str, Any]) -> bool:
-    return bool(case["signed"]) == (case["transport"] == "tls")
+    return bool(case["signed"] == (case["transport"] == "tls"))
 
 
 def workers(results: Results) -> str:
@@ -198,14 +200,16 @@ def _plot(
         return _LEFT + part * width, _TOP + height * (1 - y / top)
 
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
-        f'font-size="12"><rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">',
+        '<g font-family="sans-serif" font-size="12">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         f'<path d="M{_LEFT} {_TOP}V{_TOP + height}H{_LEFT + width}" stroke="black" fill="none"/>',
         f'<text x="{_LEFT + width / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{x_name}</text>',
         f'<text transform="translate(14 {_TOP + height / 2}) rotate(-90)" text-anchor="middle">{y_name}</text>',
     ]
-    for x in places:
-        lines.append(f'<text x="{at(x, 0)[0]:.1f}" y="{_TOP + height + 16}" text-anchor="middle">{x:,.0f}</text>')
+    lines += [
+        f'<text x="{at(x, 0)[0]:.1f}" y="{_TOP + height + 16}" text-anchor="middle">{x:,.0f}</text>' for x in places
+    ]
     for part in range(5):
         value = top * part / 4
         y = at(places[0], value)[1]
@@ -220,10 +224,8 @@ def _plot(
             'stroke-width="2" fill="none"/>'
         )
         lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in placed]
-        lines.append(
-            f'<text x="{_LEFT + width + 10}" y="{_TOP + 16 + 18 * number}" fill="{colour}">{label}</text>'
-        )
-    (PLOTS / f"{name}.svg").write_text("\n".join([*lines, "</svg>", ""]))
+        lines.append(f'<text x="{_LEFT + width + 10}" y="{_TOP + 16 + 18 * number}" fill="{colour}">{label}</text>')
+    (PLOTS / f"{name}.svg").write_text("\n".join([*lines, "</g>", "</svg>", ""]))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The daemon is ``choria-provisioner run`` with one worker, which is kept busy by 
 """
 
 import argparse
+import itertools
 import json
 import re
 import sys
@@ -115,7 +116,7 @@ async def free_port() -> int:
 
 @asynccontextmanager
 async def daemon(site: Site, *, every: float = 0, **keys: object) -> AsyncIterator[Daemon]:
-    """A daemon that is connected, and a bus for whoever plays its servers; an interval under a minute is not for users."""
+    """A daemon that is connected, and a bus for whoever plays its servers. ``every``: an interval users can't set."""
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(nats_server())
 
@@ -235,7 +236,8 @@ async def sweeps(site: Site, servers: int, *, times: int = 5, interval: int = 6)
             slowest = max(slowest, (await one.get("/healthz"))[1])
             await trio.sleep(0.02)
 
-    async with daemon(site, every=interval) as one:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(daemon(site, every=interval))
         async with one.bus.subscribe(subjects.broadcast("discovery"), on_request), trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             for sweep in range(times):
@@ -249,7 +251,7 @@ async def sweeps(site: Site, servers: int, *, times: int = 5, interval: int = 6)
             at, _ = await requests.receive()
             begun.append(at)
             nursery.cancel_scope.cancel()
-    late = [after - before - interval for before, after in zip(begun, begun[1:], strict=False)]
+    late = [after - before - interval for before, after in itertools.pairwise(begun)]
     return Sweeps(servers=servers, found=tuple(found), slip=max(late) * 1000, page=slowest * 1000)
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any
@@ -84,7 +85,12 @@ class Case:
 
 @frozen(kw_only=True)
 class Run:
-    """What one run came to. CPU in milliseconds a server, memory in MiB (peak)."""
+    """What one run came to. CPU in milliseconds a server, memory in MiB (peak).
+
+    Attributes:
+        others: share of the machine, 0 to 1, that went to processes of others, and to the kernel for nobody.
+        load: the load average: a run of 32 workers makes up to 32 of it itself.
+    """
 
     servers: int
     rate: float
@@ -93,6 +99,7 @@ class Run:
     fleet_cpu: float
     broker_cpu: float
     rss: float
+    others: float
     load: float
 
 
@@ -101,6 +108,13 @@ def cpu(pid: int) -> tuple[float, float]:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
     return own / TICK, children / TICK
+
+
+def machine_cpu() -> tuple[float, float]:
+    """Seconds of CPU that the machine has worked so far, and that it could have, over all cores."""
+    numbers = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = numbers[3] + numbers[4]
+    return (sum(numbers) - idle) / TICK, sum(numbers) / TICK
 
 
 def memory(pid: int, what: str = "VmHWM") -> float:
@@ -180,6 +194,7 @@ class Bench:
         """
         own, helpers = cpu(self.provisioner.pid)
         broker, _ = cpu(self.broker)
+        busy, possible = machine_cpu()
         await self.fleet.tell(servers=servers)
         done: dict[str, Any] | None = None
         with trio.move_on_after(seconds):
@@ -190,14 +205,18 @@ class Bench:
         if done["wrong"]:
             raise Failed(f"not configured exactly once: {len(done['wrong'])} servers, such as {done['wrong'][:3]}")
         own_after, helpers_after = cpu(self.provisioner.pid)
+        busy_after, possible_after = machine_cpu()
+        broker_after, _ = cpu(self.broker)
+        ours = own_after - own + helpers_after - helpers + done["cpu"] + broker_after - broker
         return Run(
             servers=servers,
             rate=servers / done["seconds"],
             own_cpu=(own_after - own) * 1000 / servers,
             helper_cpu=(helpers_after - helpers) * 1000 / servers,
             fleet_cpu=done["cpu"] * 1000 / servers,
-            broker_cpu=(cpu(self.broker)[0] - broker) * 1000 / servers,
+            broker_cpu=(broker_after - broker) * 1000 / servers,
             rss=memory(self.provisioner.pid),
+            others=max(busy_after - busy - ours, 0.0) / max(possible_after - possible, 1 / TICK),
             load=os.getloadavg()[0],
         )
 
@@ -302,7 +321,7 @@ def main() -> None:
         site = make_site(Path(directory))
         for _ in range(given.rounds):
             for case in cases:
-                run = trio.run(lambda one=case: measure(site, one, given.servers, profile=given.profile))
+                run = trio.run(partial(measure, site, case, given.servers, profile=given.profile))
                 figures = {key: round(value, 2) for key, value in asdict(run).items()}
                 print(json.dumps(figures | ({"tree": case.tree} if given.tree else {})), flush=True)
 

@@ -74,7 +74,7 @@ async def _loops(arguments: list[str], processes: int, log: Path) -> list[float]
         ]
         for loop in loops:
             if await _line(loop) != "ready":
-                raise Failed(f"a yardstick did not start: {log.read_text()[-1000:]}")
+                raise Failed(f"a yardstick did not start: {log}")
         for loop in loops:
             assert loop.stdin is not None
             await loop.stdin.send_all(b"\n")
