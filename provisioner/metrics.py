@@ -267,11 +267,13 @@ def exposition(registry: CollectorRegistry) -> bytes:
 def _family(family: Metric) -> str:
     kind = {"unknown": "untyped", "info": "gauge", "stateset": "gauge"}.get(family.type, family.type)
     text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
-    lines = [f"# HELP {family.name} {text}\n", f"# TYPE {family.name} {kind}\n"]
+    # The process's own metrics have the names that every program's have.
+    declared = f"{family.name}_total" if family.name == "process_cpu_seconds" else family.name
+    lines = [f"# HELP {declared} {text}\n", f"# TYPE {declared} {kind}\n"]
     for sample in family.samples:
         if sample.name == f"{family.name}_created":
             continue
-        name = family.name if family.type == "counter" else sample.name
+        name = declared if family.type == "counter" else sample.name
         labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
         lines.append(f"{name}{{{labels}}} " if labels else f"{name} ")
         lines.append(f"{floatToGoString(sample.value)}\n")  # type: ignore[no-untyped-call]
