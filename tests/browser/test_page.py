@@ -92,6 +92,14 @@ async def test_empty(nats: NatsServer, tmp_path: Path, scheme: str) -> None:
         assert seen.text("#recent-none") == "Nothing has ended yet."
         assert seen.rows("work") == seen.rows("waiting") == seen.rows("recent") == []
         assert seen.page.title() == "prov.example.net - choria-provisioner"
+        # The first stop of the keyboard leads past the head of the page.
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("document.activeElement.textContent") == "Skip to the servers"
+        seen.page.keyboard.press("Enter")
+        assert seen.page.evaluate("document.activeElement.id") == "fleet"
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("document.activeElement.id") == "filter"
+        seen.page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         seen.picture(f"empty-{scheme}")
         assert seen.faults() == []
         assert seen.complaints == []

@@ -84,6 +84,7 @@ async def test_the_status_lists_only_servers_with_a_part_in_their_names(nats: Na
             whole = await daemon.until(lambda status: status["servers"]["waiting"] == 24)
             assert len(whole["waiting"]) == 24
             (busy,) = (one["identity"] for one in whole["at_work"])
+            assert b"s3cret" not in (await daemon.get("/status"))[1]
             found = json.loads((await daemon.get("/status?name=n002"))[1])
             listed = {one["identity"] for part in ("waiting", "at_work") for one in found[part]}
             assert listed == {f"n002{number}.example.net" for number in range(6)}
