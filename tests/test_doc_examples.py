@@ -237,6 +237,12 @@ def test_commands_that_do_not_exist_are_seen() -> None:
 FOREIGN = {"--upgrade", "--user", "--now", "--help"}
 """Flags of programs that aren't ours."""
 
+BENCHMARKS = {
+    flag
+    for path in (ROOT / "benchmarks").rglob("*.py")
+    for flag in re.findall(r"add_argument\(\s*\"(--[\w-]+)", path.read_text())
+}
+
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_flags_named_in_the_text_exist(page: Path) -> None:
@@ -249,7 +255,7 @@ def test_flags_named_in_the_text_exist(page: Path) -> None:
         for flag in action.option_strings
     }
     said = {flag for code in re.findall(r"`([^`\n]+)`", text) for flag in re.findall(r"(?<![\w-])--[a-z][\w-]+", code)}
-    assert said - flags - FOREIGN == set()
+    assert said - flags - FOREIGN - BENCHMARKS == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
