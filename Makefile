@@ -52,6 +52,7 @@ bench: $(VENV)/.installed  ## docs/performance.md anew, in some twenty minutes; 
 
 docs: $(VENV)/.installed  ## fills the tables of the documentation from the code, and builds the site at build/site
 	$(BIN)/python docs/generate.py
+	$(BIN)/python contrib/generate.py
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs build/site
 
 clean:

@@ -3,6 +3,7 @@
 import json
 import platform
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -103,6 +104,19 @@ def test_installed_and_removed(installed: Machine) -> None:
     assert [path for path in gone if installed.run("test", "-e", path).returncode == 0] == []
     assert installed.good("cat", f"{ETC}/choria.cfg") == "mine\n"
     assert installed.run("dpkg", "--purge", "choria-provisioner").returncode == 0
+
+
+def test_manuals_and_completion(package: Path) -> None:
+    listed = subprocess.run(["dpkg-deb", "-c", package], capture_output=True, text=True, check=True, timeout=60).stdout
+    there = {line.split()[5].removeprefix(".") for line in listed.splitlines()}
+    for program in ("choria-provisioner", "postgres-provisioner", "mesh-provisioner"):
+        assert f"/usr/share/man/man8/{program}.8.gz" in there
+        assert f"/usr/share/bash-completion/completions/{program}" in there
+        assert f"/usr/share/zsh/vendor-completions/_{program}" in there
+    version = subprocess.run(
+        ["dpkg-deb", "-f", package, "Version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert version.stdout.strip() == __version__
 
 
 def test_a_site_that_had_the_go_package_keeps_its_files(package: Path, shared: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_it_has_what_it_needs_and_nothing_else(built: Built) -> None:
     assert {name.partition("/")[0] for name in there} == {
         "provisioner",
         f"choria_provisioner-{__version__}.dist-info",
+        f"choria_provisioner-{__version__}.data",
     }
     assert f"choria_provisioner-{__version__}.dist-info/licenses/LICENSE" in there
 
@@ -44,6 +45,13 @@ def test_the_sdist_has_the_docs_tests_and_units(built: Built) -> None:
 def test_each_program_runs(program: str, bare: Path) -> None:
     assert good(bare / program, "--version") == f"{__version__}\n"
     assert "exit codes:" in good(bare / program, "--help")
+
+
+def test_manuals_and_completion_are_where_they_are_looked_for(bare: Path) -> None:
+    share = bare.parent / "share"
+    for program in PROGRAMS:
+        for path in ("man/man8/{}.8", "bash-completion/completions/{}", "zsh/site-functions/_{}"):
+            assert (share / path.format(program)).is_file()
 
 
 def test_nothing_for_development_came_along(bare: Path) -> None:
