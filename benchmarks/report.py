@@ -52,6 +52,67 @@ def machine(results: Results) -> str:
     return line + "\n\n" + _table(["yardstick", "each round"], rows)
 
 
+def goals(results: Results) -> str:
+    """What was set as a goal, what was measured, and whether that is it."""
+    found = {
+        (one["helper"], one["version"], one["transport"], one["signed"]): one
+        for one in results.get("cases", [])
+        if not one["program"] and one["loglevel"] == "warn"
+    }
+    rows: list[tuple[str, str, bool]] = []
+
+    def add(goal: str, value: float, shown: str, met: Callable[[float], bool]) -> None:
+        rows.append((goal, shown.format(value), met(value)))
+
+    plain_1, plain_2 = found.get(("sh", 1, "plain", False)), found.get(("sh", 2, "plain", True))
+    for one in (plain_1, plain_2):
+        if one:
+            goal = f"version {one['version']}, `sh`: at least 0.38 of bare spawning"
+            add(goal, one["ratio"], "{:.2f}", lambda value: value >= 0.38)
+    pairs = (
+        ("version 2, `sh`: TLS at least 0.9 of plain", ("sh", 2, "tls", True), plain_2),
+        ("version 1, `sh`, unsigned: TLS at least 0.9 of plain", ("sh", 1, "tls", False), plain_1),
+        ("version 1, `sh`, signed with RSA only over TLS: at least 0.9 of plain", ("sh", 1, "tls", True), plain_1),
+    )
+    for goal, key, plain in pairs:
+        if key in found and plain:
+            add(goal, found[key]["rate"] / plain["rate"], "{:.2f}", lambda value: value >= 0.9)
+    for signed, name in ((False, "no RSA signatures"), (True, "RSA signatures")):
+        own = [
+            one["own_cpu"] for key, one in found.items() if key[0] == "sh" and signed == (key[1:] == (1, "tls", True))
+        ]
+        if own:
+            add(f"`sh`, {name}: under 2 ms of our own CPU a server", max(own), "{:.2f} ms", lambda value: value < 2)
+    for version, signed in ((1, False), (2, True)):
+        if one := found.get(("in-process", version, "plain", signed)):
+            goal = f"version {version}, no process for each server: 800 a second"
+            add(goal, one["rate"], "{:.0f}", lambda value: value >= 800)
+    sizes = {one["servers"]: one for one in results.get("sizes", [])}
+    if 10_000 in sizes:
+        few, many = sizes[1000], sizes[10_000]
+        add("under 150 MB with 10,000 servers", many["rss"], "{:.0f} MiB", lambda value: value < 143)
+        slowest = max(few["rates"]) / min(few["rates"])
+        goal = f"time a server at 10,000 by that at 1,000: within its own noise (a factor of {slowest:.2f})"
+        add(goal, few["rate"] / many["rate"], "{:.2f}", lambda value: value <= slowest)
+    if waiting := results.get("waiting"):
+        add("a waiting server under 4 KB", _each(waiting), "{:.0f} bytes", lambda value: value < 4096)
+        half = next(one for one in waiting if one["servers"] * 2 >= waiting[-1]["servers"])
+        goal = f"an event at {waiting[-1]['servers']:,} servers by one at {half['servers']:,}: linear, so about 1"
+        add(goal, waiting[-1]["admission"] / half["admission"], "{:.2f}", lambda value: value < 1.25)
+        sweeps, idle = results["sweeps"], results["idle"]
+        goal = f"discoveries of {sweeps['servers']:,} servers in one window: lost"
+        add(goal, sum(sweeps["servers"] - one for one in sweeps["found"]), "{:.0f}", lambda value: value == 0)
+        add("the ticker late by under 100 ms", sweeps["slip"], "{:.0f} ms", lambda value: value < 100)
+        add("idle under 0.5 % of a core", idle["percent"], "{:.2f} %", lambda value: value < 0.5)
+    return _table(["goal", "measured", "met"], [[goal, shown, "yes" if met else "**no**"] for goal, shown, met in rows])
+
+
+def _each(waiting: Sequence[dict[str, Any]]) -> float:
+    """Bytes that a waiting server takes."""
+    first, last = waiting[0], waiting[-1]
+    return float((last["rss"] - first["rss"]) * 1048576 / (last["servers"] - first["servers"]))
+
+
 def cases(results: Results) -> str:
     rows = []
     found = results.get("cases", [])
@@ -129,9 +190,7 @@ def waiting(results: Results) -> str:
     head = ["servers waiting", "µs an event", "µs an answer to discovery", "MiB", "/metrics, ms", "/status, ms"]
     text = _table(head, rows)
     if len(found) > 1:
-        first, last = found[0], found[-1]
-        each = (last["rss"] - first["rss"]) * 1048576 / (last["servers"] - first["servers"])
-        text += f"\nEach waiting server takes {each:.0f} bytes.\n"
+        text += f"\nEach waiting server takes {_each(found):.0f} bytes.\n"
     if "sweeps" in results:
         sweeps, idle = results["sweeps"], results["idle"]
         text += (
@@ -146,6 +205,7 @@ def waiting(results: Results) -> str:
 
 SECTIONS: dict[str, Callable[[Results], str]] = {
     "machine": machine,
+    "goals": goals,
     "cases": cases,
     "workers": workers,
     "sizes": sizes,
