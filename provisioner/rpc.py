@@ -127,6 +127,11 @@ class Caller:
         self._check()  # the one place that hands a leader's bytes to the bus
         self._bus.publish(subject, data)
 
+    async def connected(self) -> None:
+        """Returns at once while there is a connection; else when there is one again."""
+        if not self._bus.connected:
+            await self._bus.wait_connected()
+
     async def watch_connection(self) -> None:
         """Fails the calls under way whenever the connection was lost: their answers may be gone with it."""
         epoch = self._bus.epoch

@@ -139,6 +139,8 @@ class Crew:
 
     async def _work(self, receive: trio.MemoryReceiveChannel[str]) -> None:
         async for identity in receive:
+            # Who waits goes on waiting while the broker is away: each would only end as `connection_lost`.
+            await self._caller.connected()
             if not self._mine(identity):
                 self.roster.drop(identity)
                 self._metrics.waiting(self.roster.waiting)
