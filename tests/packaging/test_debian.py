@@ -244,6 +244,17 @@ async def test_a_daemon_that_hangs_is_restarted(installed: Machine, nats: NatsSe
     assert "Watchdog timeout" in installed.journal(CHORIA)
 
 
+async def test_an_upgrade_restarts_what_runs(installed: Machine, package: Path, nats: NatsServer) -> None:
+    configure(installed, nats)
+    await trio.to_thread.run_sync(installed.start, CHORIA)
+    pid = installed.show(CHORIA, "MainPID")
+    # The same version again is an upgrade to dpkg.
+    await trio.to_thread.run_sync(installed.good, "dpkg", "-i", installed.shared / package.name)
+    assert installed.show(CHORIA, "ActiveState") == "active"
+    assert installed.show(CHORIA, "MainPID") not in {"0", pid}
+    assert installed.show(MESH, "ActiveState") == "inactive"
+
+
 async def test_what_is_refused_is_not_tried_again(installed: Machine, nats: NatsServer) -> None:
     configure(installed, nats, workers=-1)
     done = await trio.to_thread.run_sync(installed.run, "systemctl", "start", CHORIA)
