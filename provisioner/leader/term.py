@@ -33,9 +33,8 @@ class Term:
         self._clock = clock
 
     def extend(self, ends: float) -> None:
-        """A confirmed renewal moves the end. A term that is over stays over."""
-        if not self.lost and ends > self.ends:
-            self.ends = ends
+        """A confirmed renewal moves the end. A term that was ended stays so."""
+        self.ends = max(self.ends, ends)
 
     def end(self) -> None:
         """It is over: cancels everything inside."""

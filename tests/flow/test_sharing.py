@@ -116,3 +116,20 @@ async def test_the_later_of_two_with_one_identity_stands_aside(broker: MemoryBro
         assert second.lead.role == "sharing"
         assert second.service.term is not None
         nursery.cancel_scope.cancel()
+
+
+async def test_who_hears_nothing_gives_nobody_up(broker: MemoryBroker, clock: MockClock) -> None:
+    """A member that lost its connection would else come back believing that the whole fleet is its own."""
+    a, b = Instance(broker, "a"), Instance(broker, "b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(a.run)
+        nursery.start_soon(b.run)
+        await trio.sleep(3)
+        a.bus.disconnect("the cable was cut")
+        await trio.sleep(60)
+        assert a.lead.members.identities == ("a", "b")
+        assert b.lead.members.identities == ("b",)
+        a.bus.reconnect()
+        await trio.sleep(1)
+        assert b.lead.members.identities == ("a", "b")
+        nursery.cancel_scope.cancel()
