@@ -138,6 +138,8 @@ class Caller:
         while True:
             epoch = await self._bus.wait_epoch_change(epoch)
             for pending in tuple(self._waiting):
+                if pending.epoch == epoch:
+                    continue  # asked on the new connection, before this task had its turn
                 pending.fail(ConnectionLost("the connection to the broker was lost while an answer was awaited"))
 
     async def discover(self, found: Callable[[str], object], *, now: float) -> None:
@@ -251,7 +253,7 @@ class Conversation:
         caller = self._caller
         request_id = caller._wire.new_request_id()
         self.request_ids.append(request_id)
-        pending = _Pending(self, request_id)
+        pending = _Pending(self, request_id, caller._bus.epoch)
         caller._listeners[request_id] = pending.receive
         caller._waiting.add(pending)
         try:
@@ -293,11 +295,12 @@ class Conversation:
 class _Pending:
     """One request that awaits its answer, and then watches for a second one until the conversation ends."""
 
-    __slots__ = ("conversation", "error", "event", "payload", "request_id")
+    __slots__ = ("conversation", "epoch", "error", "event", "payload", "request_id")
 
-    def __init__(self, conversation: Conversation, request_id: str) -> None:
+    def __init__(self, conversation: Conversation, request_id: str, epoch: int) -> None:
         self.conversation = conversation
         self.request_id = request_id
+        self.epoch = epoch
         self.event = trio.Event()
         self.payload: bytes | None = None
         self.error: BadReply | ConnectionLost | None = None
