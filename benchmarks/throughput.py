@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
@@ -104,10 +104,14 @@ class Run:
 
 
 def cpu(pid: int) -> tuple[float, float]:
-    """Seconds of CPU of a process so far, and of its children that have ended."""
+    """Seconds of CPU of a process so far, and of its children: of those that have ended, and of those that live."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-    return own / TICK, children / TICK
+    living = 0.0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            living += sum(sum(cpu(int(one))) for one in (task / "children").read_text().split())
+    return own / TICK, children / TICK + living
 
 
 def machine_cpu() -> tuple[float, float]:
