@@ -74,6 +74,7 @@ class Watch:
             await trio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_killed_leader_is_replaced(nats_jetstream: NatsServer, tmp_path: Path) -> None:
     async with bucket(nats_jetstream), two(nats_jetstream, tmp_path) as (first, second):
         assert (await first.metrics())["paused"] == 0
@@ -97,6 +98,7 @@ async def test_a_leader_that_stops_politely_hands_over(nats_jetstream: NatsServe
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_stopped_leader_wakes_up_and_has_stood_down(nats_jetstream: NatsServer, tmp_path: Path) -> None:
     """SIGSTOP for twice the time to live with helpers running; after SIGCONT it hands nothing to the bus."""
     made = make_servers(4, version=1, token="s3cret", now=time.time())
@@ -122,6 +124,7 @@ async def test_a_stopped_leader_wakes_up_and_has_stood_down(nats_jetstream: Nats
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_the_bucket_is_made_late_deleted_and_made_again(nats_jetstream: NatsServer, tmp_path: Path) -> None:
     async with running_daemon(tmp_path, nats_jetstream.port, leader_election=True) as daemon:
         status = await daemon.until(lambda status: "there is no bucket" in status["election"])
@@ -137,6 +140,7 @@ async def test_the_bucket_is_made_late_deleted_and_made_again(nats_jetstream: Na
             assert await leading(daemon) - made < 5
 
 
+@pytest.mark.slow
 async def test_the_store_goes_away_and_the_leader_stands_down(nats_jetstream: NatsServer, tmp_path: Path) -> None:
     async with bucket(nats_jetstream):
         pass
