@@ -118,7 +118,8 @@ def parse_config(
     _check_files(reading, str(path), check_file)
     _check_rules(reading, str(path))
     if reading.faults:
-        raise ConfigError(reading.faults)
+        # A misspelt key is told along: it may be why another is missing.
+        raise ConfigError(reading.faults, notes=reading.warnings)
     values = reading.values
     features = {name: values.pop(f"features.{name}") for name in ("jwt", "pki", "ed25519", "upgrades")}
     features["jwt"] |= features["ed25519"]

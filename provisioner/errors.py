@@ -38,13 +38,16 @@ class Fault:
 
 
 class ConfigError(ProvisionerError):
-    """The operator's files can't be used as they are. Holds every fault found, not just the first."""
+    """The operator's files can't be used as they are. Holds every fault found, not just the first.
+
+    ``notes`` are told along with the faults: what would only be warned about in a file without them.
+    """
 
     reason = "bad_configuration_file"
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[Fault], *, notes: Sequence[Fault] = ()) -> None:
         self.faults = tuple(faults)
-        super().__init__("\n".join(map(str, self.faults)))
+        super().__init__("\n".join(map(str, (*self.faults, *notes))))
 
 
 # --- the bus -------------------------------------------------------------------------------------------------------

@@ -296,3 +296,13 @@ def test_the_tree_keeps_what_is_written_beside_what_yaml_makes_of_it() -> None:
 def test_any_text_is_a_tree_or_one_error(content: str) -> None:
     with suppress(NotYAML):
         load(content)
+
+
+def test_a_misspelt_key_is_told_beside_the_one_that_is_missing() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config("helper: /opt/h\ntokn: s3cret\n", FILE)
+    assert str(caught.value).splitlines() == [
+        f"{FILE}: token: is missing: must be a text of at most 128 characters",
+        f"{FILE}: tokn: no such key, it is ignored; did you mean token?",
+    ]
+    assert [fault.key for fault in caught.value.faults] == ["token"]
