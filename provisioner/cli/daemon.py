@@ -60,20 +60,25 @@ async def run_daemon(
             notifier.stopping()
             service_scope.cancel()
 
+        service: Service | None = None
+        missed = False
+
         def hangup() -> None:
+            nonlocal missed
             logs.reopen()
             if audit is not None:
                 audit.reopen()
-            if running:
-                _reload(running[0], logs, notifier, read)
+            if service is None:
+                missed = True
+            else:
+                _reload(service, logs, notifier, read)
 
-        running: list[Service] = []
         await process.start(partial(handle_signals, stop=stop, abort=process.cancel_scope.cancel, hangup=hangup))
         # The bus outlives the service: a leader that is told to stop still has to say so.
         async with helper_runner(config) as run_helper, broker as bus:
             with service_scope:
                 async with trio.open_nursery() as nursery:
-                    service = Service(
+                    starting = Service(
                         config,
                         identity=settings.identity,
                         bus=bus,
@@ -84,9 +89,10 @@ async def run_daemon(
                         lead=_lead(config, bus, settings.identity, metrics),
                         on_end=audit or (lambda ended: None),
                     )
-                    await nursery.start(service.run)
-                    running.append(service)
+                    service = await nursery.start(starting.run)
                     notifier.ready()
+                    if missed:  # the file may have changed after it was read
+                        hangup()
                     nursery.start_soon(_tell, service, notifier)
         process.cancel_scope.cancel()
 
