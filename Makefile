@@ -26,10 +26,10 @@ demo-mesh: $(VENV)/.installed  ## the mesh's accounts, registry, three nodes and
 	$(BIN)/python docs/examples/mesh_demo.py
 
 test: $(VENV)/.installed  ## under five minutes on two cores
-	$(BIN)/python -m pytest -m "not slow and not interop and not browser"
+	$(BIN)/python -m pytest -m "not slow and not interop and not browser" $(ARGS)
 
 test-all: $(VENV)/.installed  ## what `test` leaves out: slow runs, real Choria, a real browser
-	$(BIN)/python -m pytest -m "slow or interop or browser"
+	$(BIN)/python -m pytest -m "slow or interop or browser" $(ARGS)
 
 COVERED := choria/* trust/* cycle/* fleet/* leader/* notice/* rpc.py
 coverage: $(VENV)/.installed  ## of the rooms that the tests without a network go through
