@@ -17,6 +17,7 @@ Exit code 0 only if all of that holds. The seed decides what is drawn, not when 
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -69,8 +70,9 @@ ANNOUNCED = 0.7
 FAILING = 40
 """One helper run in so many fails in one of the ways of ``HELPER``."""
 SAMPLE = 5.0
-SETTLE = 240.0
-"""Seconds in which the last servers must be done: some discoveries of a minute each."""
+SETTLE = 600.0
+"""Seconds in which the last servers must be done. One that fell silent holds a worker for five tries of 22 s each, and
+is looked for once a minute after that: a few such rounds are in it."""
 
 HELPER = f"""#!/bin/sh
 # A run in {FAILING} goes wrong, each time in the next of these ways; the run's process id is the luck.
@@ -228,6 +230,9 @@ async def soak(arguments: argparse.Namespace) -> int:
                         if code := await process.wait():
                             faults.append(f"the daemon ended with {code}")
                 faults += log_faults(site.path("soak.log")) + log_faults(site.path("output"))
+                if faults:
+                    kept = shutil.copy(site.path("soak.log"), Path(tempfile.gettempdir()) / "soak-failed.log")
+                    print(f"the daemon's log is kept at {kept}")
     for fault in faults:
         print(f"FAILED: {fault}")
     print("all is well" if not faults else f"{len(faults)} failures")
