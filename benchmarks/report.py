@@ -68,7 +68,7 @@ def goals(results: Results) -> str:
     for one in (plain_1, plain_2):
         if one:
             goal = f"version {one['version']}, `sh`: at least 0.38 of bare spawning"
-            add(goal, one["ratio"], "{:.2f}", lambda value: value >= 0.38)
+            add(goal, one["ratio"], "{:.3f}", lambda value: value >= 0.38)
     pairs = (
         ("version 2, `sh`: TLS at least 0.9 of plain", ("sh", 2, "tls", True), plain_2),
         ("version 1, `sh`, unsigned: TLS at least 0.9 of plain", ("sh", 1, "tls", False), plain_1),
