@@ -3,8 +3,8 @@
     python -m benchmarks [--quick] [--rounds 3] [--peer PROGRAM] [--only PART ...]
 
 The full run takes ten to twenty minutes, writes ``benchmarks/results.json`` and fills ``docs/performance.md``. Each
-round measures the yardsticks and then every case once; what is told are medians over the rounds. A run in which a server was
-not configured exactly once fails everything.
+round measures the yardsticks and then every case once; what is told are medians over the rounds.
+A run in which a server was not configured exactly once fails everything.
 """
 
 import argparse
