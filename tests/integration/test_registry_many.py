@@ -53,7 +53,7 @@ async def test_fifty_thousand_items(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("narrowing", [{}, {"module": "module3"}, {"node": "node7.example.net"}], ids=str)
 async def test_two_hundred_at_once_over_all_of_it(tmp_path: Path, narrowing: dict[str, str]) -> None:
-    # Two hundred megabytes for one asker: a server with its usual limits cuts off who doesn't read as fast as they come.
+    # Two hundred megabytes for one asker: a server with its usual limits cuts off who reads more slowly than they come.
     # Also for that, the service is in a process of its own.
     roomy = 'max_pending: 512MB\nwrite_deadline: "60s"\n'
     async with (
