@@ -160,7 +160,7 @@ async def test_a_word_says_its_cause_and_cure_by_keyboard(nats: NatsServer, tmp_
 
     async with world(nats, tmp_path, 2, [(Fault(Kind.WRONG_TOKEN), 2)]) as (daemon, fleet):
         await fleet.announce()
-        await daemon.until(lambda status: status["outcomes"].get("refused", 0) == 2)
+        await daemon.until(lambda status: status["outcomes"].get("refused", 0) >= 2)
         await chromium.look(url(daemon), script)
 
 

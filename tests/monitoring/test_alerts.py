@@ -136,6 +136,7 @@ class TestChoria:
         assert fires(tmp_path, healthy, faulty) == {"ChoriaProvisionerSightingsRefused"}
 
 
+@pytest.mark.slow  # beside those whose sightings the last test adds up
 @TOOL
 def test_bugs_and_discoveries_are_counted(tmp_path: Path) -> None:
     # A bug can't be made on purpose: these two faults are counted by hand, through the code that counts real ones.
