@@ -50,7 +50,7 @@ def wire_for(config: Config, settings: ChoriaSettings) -> Wire:
     if config.choria_insecure:
         return V1(caller_of_certname(name))
     (public_key, public), (private_key, private), *_ = settings.key_files(name)
-    credential, key = _read(public_key, public), Secret(_read(private_key, private))
+    credential, key = read_credential(public_key, public), Secret(read_credential(private_key, private))
     try:
         if settings.version == 2:
             return V2(caller_of_token(credential), SeedSigner(credential, key))
@@ -59,7 +59,16 @@ def wire_for(config: Config, settings: ChoriaSettings) -> Wire:
         raise ConfigError([Fault("choria.cfg", f"{public_key}, {private_key}", str(error))]) from None
 
 
-def _read(key: str, path: str) -> str:
+def read_credential(key: str, path: str) -> str:
+    """The text of a certificate, key or token file.
+
+    Args:
+        key: the key of choria.cfg that names it.
+        path: where it is; ``""`` for one that must still be configured.
+
+    Raises:
+        ConfigError: it is not set, can't be read, is too large, or is not text.
+    """
     if not path:
         raise ConfigError([Fault("choria.cfg", key, "must be set, or choria_insecure in the provisioner's YAML")])
     try:

@@ -26,7 +26,7 @@ from provisioner.choria.backoff import FIVE_SEC
 from provisioner.choria.security import caller_of_token, parse_seed, sign_nonce
 from provisioner.choria.settings import ChoriaSettings
 from provisioner.config import Config
-from provisioner.connect import own_certname
+from provisioner.connect import own_certname, read_credential
 from provisioner.errors import ConfigError, Fault, TrustError
 from provisioner.secret import Secret
 from provisioner.trust.broker_login import check_client_token, check_own_certificate
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 USER = "provisioner"
 """The user that a broker puts into the provisioning account (1.7)."""
 COLLECTIVE = "provisioning"
-MAX_FILE = 256 * 1024
-"""Bytes of a certificate, key or token file."""
 PING_INTERVAL = 30.0
 
 
@@ -106,7 +104,7 @@ class BrokerLogin:
             return f"{COLLECTIVE}.reply"
         key, path = self._settings.key_files(self._name)[0]
         try:
-            caller = caller_of_token(_read(key, path))
+            caller = caller_of_token(read_credential(key, path))
         except ValueError as error:
             raise ConfigError([Fault("choria.cfg", key, str(error), path)]) from None
         return f"{COLLECTIVE}.reply.{hashlib.md5(caller.encode(), usedforsecurity=False).hexdigest()}"
@@ -140,7 +138,7 @@ class BrokerLogin:
 
     def _with_signature(self, found: Credentials) -> Credentials:
         (token_key, token_path), (seed_key, seed_path) = self._settings.key_files(self._name)
-        token = _read(token_key, token_path).strip()
+        token = read_credential(token_key, token_path).strip()
         with _named(token_key, token_path):
             facts = check_client_token(token, now=self._now())
         seed = self._read_private(seed_key, seed_path)
@@ -171,9 +169,9 @@ class BrokerLogin:
         if files.key:
             self._read_private(*files.key)
         key, path = files.certificate
-        authorities = _read(*files.authority) if files.authority else ""
+        authorities = read_credential(*files.authority) if files.authority else ""
         with _named(key, path):
-            facts = check_own_certificate(_read(key, path), authorities, now=self._now())
+            facts = check_own_certificate(read_credential(key, path), authorities, now=self._now())
         self._shown.sent.append(str(facts))
         if facts.issued_by_ours is False and files.authority:
             self._shown.doubts.append(
@@ -181,7 +179,7 @@ class BrokerLogin:
             )
 
     def _read_private(self, key: str, path: str) -> Secret:
-        text = Secret(_read(key, path))
+        text = Secret(read_credential(key, path))
         mode = stat.S_IMODE(Path(path).stat().st_mode)
         if mode & 0o007:
             self._shown.doubts.append(f"{path} ({key}) is open to everybody (mode {mode:04o}): make it 0600")
@@ -220,7 +218,7 @@ class BrokerLogin:
         if files.authority:
             key, path = files.authority
             with _named(key, path):
-                context.load_verify_locations(cadata=_read(key, path))
+                context.load_verify_locations(cadata=read_credential(key, path))
         elif self._settings.version == 2:
             self._warn_once("plugin.security.choria.ca is not set, so the broker is not verified: anybody can play it")
             context.check_hostname = False
@@ -229,7 +227,7 @@ class BrokerLogin:
             context.load_default_certs()
         if files.certificate and files.key:
             key, path = files.certificate
-            _read(key, path)
+            read_credential(key, path)
             with _named(f"{key}, {files.key[0]}", path):
                 context.load_cert_chain(path, files.key[1], password=_no_password)
         if self._settings.cipher_suites:
@@ -321,21 +319,3 @@ def _named(key: str, path: str) -> Iterator[None]:
         raise ConfigError([Fault("choria.cfg", key, f"{problem}: {error.reason or error}", path)]) from None
     except (TrustError, ValueError) as error:
         raise ConfigError([Fault("choria.cfg", key, str(error), path or None)]) from None
-
-
-def _read(key: str, path: str) -> str:
-    problem, text = "", ""
-    if not path:
-        raise ConfigError([Fault("choria.cfg", key, "must be set, or choria_insecure in the provisioner's YAML")])
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_FILE + 1)
-        problem = f"is over {MAX_FILE} bytes" if len(data) > MAX_FILE else ""
-        text = data.decode()
-    except OSError as error:
-        problem = f"can't be read: {error.strerror}"
-    except UnicodeDecodeError:
-        problem = "is not text"
-    if problem:
-        raise ConfigError([Fault("choria.cfg", key, problem, path)])
-    return text

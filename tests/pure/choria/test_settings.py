@@ -219,15 +219,19 @@ def test_load_order() -> None:
 
 
 def test_no_plugin_d_beside_a_file_at_home() -> None:
-    order = load_order(PurePath("/root/.choriarc"), home="/root", working_directory=PurePath("/"))
-    assert list(map(str, order)) == ["/root/.choriarc", "/choria.conf"]
+    order = load_order(PurePath("/home/op/.choriarc"), home="/home/op", working_directory=PurePath("/"))
+    assert list(map(str, order)) == ["/home/op/.choriarc", "/choria.conf"]
     assert len(load_order(MAIN, home="", working_directory=PurePath("/"))) == 3
 
 
 def test_default_locations() -> None:
     system = ["/etc/choria/client.conf", "/usr/local/etc/choria/client.conf", "/etc/puppetlabs/mcollective/client.cfg"]
     assert list(map(str, settings.default_locations(""))) == system
-    assert list(map(str, settings.default_locations("/root"))) == ["/root/.choriarc", "/root/.mcollective", *system]
+    assert list(map(str, settings.default_locations("/home/op"))) == [
+        "/home/op/.choriarc",
+        "/home/op/.mcollective",
+        *system,
+    ]
 
 
 def test_later_files_override_and_plugin_d_has_a_prefix() -> None:
