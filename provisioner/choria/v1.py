@@ -46,7 +46,7 @@ class V1:
         """A random UUID as 32 hex digits."""
         return uuid4().hex
 
-    def encode_request(self, request: Request, *, url: str) -> bytes:
+    def sign_request(self, request: Request) -> str:
         """See ``wire.Wire``. The payload must be UTF-8: version 1 carries it as text.
 
         Raises:
@@ -69,7 +69,11 @@ class V1:
             "signature": self.signer.sign(message.encode()),
             "pubcert": self.signer.credential,
         }
-        return transport.encode(transport.V1, dumps(secure), sender=request.sender, url=url, reply_to=request.reply_to)
+        return dumps(secure)
+
+    def address_request(self, signed: str, *, sender: str, url: str, reply_to: str) -> bytes:
+        """See ``wire.Wire``."""
+        return transport.encode(transport.V1, signed, sender=sender, url=url, reply_to=reply_to)
 
     def open_request(self, data: bytes) -> tuple[transport.Transport, SecureRequest]:
         """The two outer layers of a request, for whoever wants to verify the signature.

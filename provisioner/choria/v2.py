@@ -46,7 +46,7 @@ class V2:
         """A KSUID of this second."""
         return ids.ksuid(int(time.time()), secrets.token_bytes(ids.KSUID_PAYLOAD_BYTES))
 
-    def encode_request(self, request: Request, *, url: str) -> bytes:
+    def sign_request(self, request: Request) -> str:
         """See ``wire.Wire``."""
         inner = dumps(
             {
@@ -68,7 +68,11 @@ class V2:
             "signature": self.signer.sign(inner),
             "caller": self.signer.credential,
         }
-        return transport.encode(transport.V2, dumps(secure), sender=request.sender, url=url, reply_to=request.reply_to)
+        return dumps(secure)
+
+    def address_request(self, signed: str, *, sender: str, url: str, reply_to: str) -> bytes:
+        """See ``wire.Wire``."""
+        return transport.encode(transport.V2, signed, sender=sender, url=url, reply_to=reply_to)
 
     def open_request(self, data: bytes) -> tuple[transport.Transport, SecureRequest]:
         """The two outer layers of a request, for whoever wants to verify the signature.

@@ -1,7 +1,7 @@
 """Choria requests and replies, whichever version of the protocol carries them; the same code is client and server.
 
 Sans-IO: bytes in, values out. ``v1.V1`` and ``v2.V2`` are the two wires. A client makes a ``Request`` with the wire's
-``caller`` and a ``new_request_id()``, publishes ``encode_request(...)`` and opens what comes back with
+``caller`` and a ``new_request_id()``, signs and addresses it, publishes that and opens what comes back with
 ``decode_reply``; a server does the mirror image. Nothing that arrives can raise anything but ``BadReply``.
 """
 
@@ -93,7 +93,11 @@ class Wire(Protocol):
         """A fresh id of this version's form: 32 hex digits (1) or a KSUID (2)."""
         ...
 
-    def encode_request(self, request: Request, *, url: str) -> bytes:
+    def sign_request(self, request: Request) -> str:
+        """The signed layer of a request: all but ``reply_to``, so that several servers can be sent the same (5.6)."""
+        ...
+
+    def address_request(self, signed: str, *, sender: str, url: str, reply_to: str) -> bytes:
         """A signed request as it is published; ``url`` is the broker connected to, without credentials."""
         ...
 

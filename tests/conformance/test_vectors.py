@@ -13,6 +13,7 @@ from provisioner.choria.v1 import V1
 from provisioner.choria.v2 import V2
 from provisioner.choria.wire import DISCOVERY_PONG, NANOSECOND, Reply, Request
 from provisioner.secret import Secret
+from tests.asking import encode_request
 
 SEED = Secret("02" * 32)
 KSUID = "2YBXZHqCjn9u9XPqNaTCk9OXKKF"
@@ -45,7 +46,7 @@ def _open(data: bytes) -> tuple[dict[str, Any], str]:
 def test_version_1_request_without_protocol_security() -> None:
     caller = "choria=rip.mcollective"
     request = _request(HEX_ID, caller)
-    transport, body = _open(V1(caller).encode_request(request, url="nats://localhost:4222"))
+    transport, body = _open(encode_request(V1(caller), request, url="nats://localhost:4222"))
     message = (
         '{"protocol":"choria:request:1","message":"{\\"agent\\":\\"choria_provision\\",\\"action\\":\\"jwt\\",'
         '\\"data\\":{\\"token\\":\\"s3cret\\"}}","envelope":{"requestid":"0123456789abcdef0123456789abcdef",'
@@ -82,7 +83,7 @@ def test_version_1_reply_hash() -> None:
 def test_version_2_request_and_signature() -> None:
     caller = "choria=provisioner_signer"
     wire = V2(caller, SeedSigner(TOKEN, SEED))
-    transport, body = _open(wire.encode_request(_request(KSUID, caller), url="nats://broker.example.net:4222"))
+    transport, body = _open(encode_request(wire, _request(KSUID, caller), url="nats://broker.example.net:4222"))
     inner = (
         '{"protocol":"io.choria.protocol.v2.request","message":"eyJhZ2VudCI6ImNob3JpYV9wcm92aXNpb24iLCJhY3Rpb24iOiJqd3'
         'QiLCJkYXRhIjp7InRva2VuIjoiczNjcmV0In19","id":"2YBXZHqCjn9u9XPqNaTCk9OXKKF","sender":"prov.example.net",'
@@ -148,6 +149,6 @@ def test_go_escapes_html_in_every_layer() -> None:
         b'{"agent":"a","action":"b","data":{"x":"\\u003cb\\u003e \\u0026 \\u2028\\u2029 \xc3\xa9 \\u0007\\n"}}'
     )
     caller = "choria=x"
-    _, body = _open(V1(caller).encode_request(_request(HEX_ID, caller, payload), url="nats://h:1"))
+    _, body = _open(encode_request(V1(caller), _request(HEX_ID, caller, payload), url="nats://h:1"))
     assert "\\\\\\\\u003cb" in body
     assert not set("<>&") & set(body)

@@ -21,6 +21,7 @@ from provisioner.simulator.faults import Fault, Kind
 from provisioner.simulator.fleet import BATCH, Fleet, MadeFleet, make_servers, open_fleet, summary
 from provisioner.simulator.server import server_wire
 from provisioner.trust.tokens import verify_provisioning_token
+from tests.asking import encode_request
 
 NOW = 1_700_000_000
 CALLER = "choria=prov"
@@ -43,7 +44,7 @@ class Asker:
         request = Request(
             id_, agent, "provisioning", "prov", CALLER, 60, when, Filter(agent=(wanted,)), payload, reply_to
         )
-        self.bus.publish(subject, self.wire.encode_request(request, url="memory://"))
+        self.bus.publish(subject, encode_request(self.wire, request, url="memory://"))
         return reply_to
 
     def ask(self, identity: str, action: str, agent: str = "choria_provision", **data: Any) -> str:

@@ -19,6 +19,7 @@ from provisioner.simulator.embedded import NatsServer
 from provisioner.simulator.server import server_wire
 from provisioner.trust.keys import load_verification_key
 from provisioner.trust.tokens import verify_provisioning_token
+from tests.asking import encode_request
 
 SIMULATE = [sys.executable, "-m", "provisioner.cli.choria", "simulate"]
 
@@ -43,7 +44,7 @@ async def test_a_fleet_on_a_real_server(
         now = int(time.time()) * NANOSECOND
         reply_to = subjects.reply("me", id_)
         request = Request(id_, "choria_provision", "provisioning", "me", "me", 60, now, Filter(), body, reply_to)
-        bus.publish(subjects.node(identity), wire.encode_request(request, url=nats.url))
+        bus.publish(subjects.node(identity), encode_request(wire, request, url=nats.url))
 
     def on_event(message: Message) -> None:
         identity = message.data.partition(b'"identity":"')[2].partition(b'"')[0].decode()

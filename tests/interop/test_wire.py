@@ -16,6 +16,7 @@ from provisioner.choria.v1 import V1
 from provisioner.choria.v2 import V2
 from provisioner.choria.wire import DISCOVERY_PING, DISCOVERY_PONG, NANOSECOND, Reply, Request, Wire
 from provisioner.secret import Secret
+from tests.asking import encode_request
 from tests.interop.choria import PASSWORD, RESTARTED_AS_MEMBER, TOKEN, Broker, Server
 from tests.interop.conftest import StartServer
 from tests.interop.credentials import Login
@@ -48,7 +49,7 @@ class Client:
             reply_to=subjects.reply(wire.caller, identifier, collective),
         )
         self.connection.subscribe(request.reply_to)
-        self.connection.publish(subject, wire.encode_request(request, url="nats://localhost:4222"))
+        self.connection.publish(subject, encode_request(wire, request, url="nats://localhost:4222"))
         return request
 
     def ask(self, subject: str, agent: str, payload: bytes) -> Reply:
