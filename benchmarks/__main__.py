@@ -3,7 +3,8 @@
     python -m benchmarks [--quick] [--rounds 3] [--peer PROGRAM] [--only PART ...]
 
 The full run takes ten to twenty minutes, writes ``benchmarks/results.json`` and fills ``docs/performance.md``. Each
-round measures the yardsticks and then every case once; what is told are medians over the rounds.
+round measures the yardsticks and then every case once; what is told are medians over the rounds. ``--only matrix`` is
+no part of it: it measures each combination there is, once, in half an hour.
 A run in which a server was not configured exactly once fails everything.
 """
 
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +26,7 @@ from attrs import asdict, evolve
 
 from benchmarks import report, scale, yardstick
 from benchmarks.site import Helper, Site, Transport, make_site
-from benchmarks.throughput import Case, Failed, Run, measure
+from benchmarks.throughput import Case, Failed, Run, bench, measure
 
 RESULTS = Path(__file__).parent / "results.json"
 SERVERS: dict[Helper, int] = {"sh": 1000, "python": 200, "in-process": 3000, "stream": 1500}
@@ -34,6 +36,9 @@ TRANSPORTS: tuple[Transport, ...] = ("plain", "tls")
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
 SIZES = (100, 1000, 10_000)
 PARTS = ("cases", "workers", "sizes", "scale")
+EXTRA = ("matrix",)
+BASE = ("machine", "quick", "rounds", "loads", "others")
+"""What the results say of the run as a whole: of the one that measured ``cases``."""
 
 
 def usual(transport: Transport, version: int, helper: Helper, workers: int = 32) -> Case:
@@ -79,12 +84,15 @@ class Suite:
 
     async def run(self, case: Case, servers: int) -> Run:
         run = await measure(self._site, case, servers)
+        self.told(case, run)
+        return run
+
+    def told(self, case: Case, run: Run) -> None:
         self.tell(
-            f"{case.command.removeprefix('python -m benchmarks.throughput ')} --servers {servers}: {run.rate:.0f}/s, "
-            f"own CPU {run.own_cpu:.2f} ms, others have {run.others:.0%}"
+            f"{case.command.removeprefix('python -m benchmarks.throughput ')} --servers {run.servers}: "
+            f"{run.rate:.0f}/s, own CPU {run.own_cpu:.2f} ms, others have {run.others:.0%}"
         )
         self.results["others"].append(run.others)
-        return run
 
     async def yardsticks(self) -> dict[str, float]:
         seconds = 1.0 if self._quick else 2.0
@@ -130,6 +138,29 @@ class Suite:
             for size, runs in rows.items():
                 runs.append(asdict(await self.run(case, size)))
         self.results["sizes"] = [row(case, runs) | {"servers": size} for size, runs in rows.items()]
+
+    async def matrix(self) -> None:
+        """Each helper, version, transport and number of workers, at each size; the largest with 32 workers only."""
+        rows = []
+        for helper, version, transport in product(HELPERS, (1, 2), TRANSPORTS):
+            bare = await self.yardstick(helper, transport)
+            for workers in WORKERS:
+                case = usual(transport, version, helper, workers)
+                async with bench(self._site, case) as one:
+                    await one.run(50)
+                    for servers in SIZES if workers == 32 else SIZES[:-1]:
+                        run = await one.run(servers)
+                        self.told(case, run)
+                        names = {"helper": helper, "version": version, "transport": transport, "workers": workers}
+                        rows.append(names | {"servers": servers, "rate": run.rate} | ratios(case, run, bare))
+        at, others = self.results["machine"]["at"], median(self.results["others"])
+        self.results["matrix"] = {"at": at, "others": others, "rows": rows}
+
+    async def yardstick(self, helper: Helper, transport: Transport) -> dict[str, float]:
+        """The one that counts for this helper."""
+        if helper in {"sh", "python"}:
+            return {helper: await yardstick.spawns(self._site, helper, 2.0)}
+        return {transport: await yardstick.echoes(self._site, transport, 2.0)}
 
     async def scale(self) -> None:
         """Waiting servers, discoveries, and nothing to do."""
@@ -185,9 +216,10 @@ async def main(arguments: argparse.Namespace) -> int:
     if arguments.quick:
         print(report.text(suite.results))
         return 0
-    kept = json.loads(RESULTS.read_text()) if arguments.only and RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(kept | suite.results, indent=1) + "\n")
-    report.write(kept | suite.results)
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    new = {key: value for key, value in suite.results.items() if "cases" in suite.results or key not in BASE}
+    RESULTS.write_text(json.dumps(kept | new, indent=1) + "\n")
+    report.write(kept | new)
     return 0
 
 
@@ -196,5 +228,5 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", default="", help="an installed Go choria-provisioner, run turn by turn with ours")
-    parser.add_argument("--only", nargs="+", choices=PARTS)
+    parser.add_argument("--only", nargs="+", choices=PARTS + EXTRA)
     sys.exit(trio.run(partial(main, parser.parse_args())))

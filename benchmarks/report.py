@@ -76,7 +76,8 @@ def goals(results: Results) -> str:
     )
     for goal, key, plain in pairs:
         if key in found and plain:
-            add(goal, found[key]["rate"] / plain["rate"], "{:.2f}", lambda value: value >= 0.9)
+            each = [one / other for one, other in zip(found[key]["rates"], plain["rates"], strict=True)]
+            add(goal, median(each), "{:.2f}", lambda value: value >= 0.9)
     for signed, name in ((False, "no RSA signatures"), (True, "RSA signatures")):
         own = [
             one["own_cpu"] for key, one in found.items() if key[0] == "sh" and signed == (key[1:] == (1, "tls", True))
@@ -160,6 +161,26 @@ def workers(results: Results) -> str:
     return _table(["workers", "transport", "servers/s", "of bare spawns", "own CPU, ms", "command"], rows)
 
 
+def matrix(results: Results) -> str:
+    """Each combination: servers a second by workers, and what that is of the yardstick."""
+    if "matrix" not in results:
+        return ""
+    found: dict[tuple[Any, ...], dict[int, str]] = {}
+    for one in results["matrix"]["rows"]:
+        key = tuple(one[name] for name in ("helper", "version", "transport", "servers"))
+        found.setdefault(key, {})[one["workers"]] = f"{one['rate']:.0f} ({one['ratio']:.2f})"
+    workers = sorted({one["workers"] for one in results["matrix"]["rows"]})
+    rows = [
+        [str(part) for part in key[:3]] + [f"{key[3]:,}"] + [cells.get(number, "") for number in workers]
+        for key, cells in found.items()
+    ]
+    its = results["matrix"]
+    line = (
+        f"Measured once each, begun at {its['at']}; others took {its['others']:.0%} of the machine in the median run."
+    )
+    return f"{line}\n\n" + _table(["helper", "version", "transport", "servers", *map(str, workers)], rows)
+
+
 def sizes(results: Results) -> str:
     rows = [
         [
@@ -208,6 +229,7 @@ SECTIONS: dict[str, Callable[[Results], str]] = {
     "goals": goals,
     "cases": cases,
     "workers": workers,
+    "matrix": matrix,
     "sizes": sizes,
     "waiting": waiting,
 }
