@@ -1,6 +1,6 @@
 """The files of one benchmark site, made beforehand: authority, certificates, tokens, helpers, configurations.
 
-Keys are RSA with 2048 bits where protocol version 1 wants RSA, as at most sites.
+Keys are RSA with 2048 bits where protocol version 1 wants RSA. Those that Puppet makes have 4096.
 """
 
 import base64
@@ -140,13 +140,13 @@ class Site:
         return yaml, choria
 
 
-def make_site(directory: Path) -> Site:
-    """Makes all keys and programs below an empty directory."""
+def make_site(directory: Path, *, bits: int = 2048) -> Site:
+    """Makes all keys and programs below an empty directory. ``bits`` are those of the provisioner's key."""
     authority = generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")])
     (directory / "ca.pem").write_bytes(_certificate("ca", authority, name, authority, authority=True))
-    for who in ("broker", "client"):
-        key = generate_private_key(65537, 2048)
+    for who, size in (("broker", 2048), ("client", bits)):
+        key = generate_private_key(65537, size)
         (directory / f"{who}.pem").write_bytes(_certificate(f"{who}.example.net", key, name, authority))
         _private(directory / f"{who}.key", _pem(key))
     claims = {

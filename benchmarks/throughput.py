@@ -1,7 +1,7 @@
 """One run: a broker, a fleet and a provisioner on this machine; how many servers a second, at what cost.
 
     python -m benchmarks.throughput [--servers 1000] [--version 1] [--transport plain] [--helper sh] [--workers 32]
-        [--signed | --unsigned] [--loglevel warn] [--facts BYTES] [--peer PROGRAM] [--rounds 3] [--profile FILE]
+        [--signed [--bits 2048]] [--loglevel warn] [--facts BYTES] [--peer PROGRAM] [--rounds 3] [--profile FILE]
 
 Prints one line of JSON a round. CPU times are those of the kernel, in milliseconds a server.
 """
@@ -299,6 +299,7 @@ def main() -> None:
     parser.add_argument("--helper", choices=("sh", "python", "in-process", "stream"), default="sh")
     parser.add_argument("--workers", type=int, default=32)
     parser.add_argument("--signed", action="store_true")
+    parser.add_argument("--bits", type=int, default=2048, help="of the RSA key that version 1 signs with over TLS")
     parser.add_argument("--loglevel", default="warn")
     parser.add_argument("--facts", type=int, default=0)
     parser.add_argument("--peer", default="")
@@ -322,7 +323,7 @@ def main() -> None:
         for tree in trees
     ]
     with tempfile.TemporaryDirectory(prefix="benchmark.") as directory:
-        site = make_site(Path(directory))
+        site = make_site(Path(directory), bits=given.bits)
         for _ in range(given.rounds):
             for case in cases:
                 run = trio.run(partial(measure, site, case, given.servers, profile=given.profile))
