@@ -1,9 +1,9 @@
 """The provisioner of a benchmark: the daemon's parts, with transport, protocol and helper to be chosen freely.
 
-    python -m benchmarks.daemon YAML CHORIA_CFG [--no-tls] [--unsigned] [--in-process] [--interval SECONDS] [--tasks]
+    python -m benchmarks.daemon YAML CHORIA_CFG [--no-tls] [--unsigned] [--in-process] [--interval SECONDS]
 
 ``choria-provisioner run`` is the same without the flags: it speaks version 2 over TLS only, signs whenever there is
-TLS, has no Python function in it, looks for servers once a minute at most, and has no page ``/tasks``.
+TLS, has no Python function in it, and looks for servers once a minute at most.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from provisioner.config import Config, load_config
 from provisioner.connect import wire_for
 from provisioner.helper.function import in_process
 from provisioner.metrics import Metrics, process_registry
-from provisioner.monitor import Response, Route
 from provisioner.service import serve
 
 
@@ -46,15 +45,7 @@ async def main(arguments: argparse.Namespace, config: Config, settings: ChoriaSe
             wire=wire,
             run_helper=in_process(lambda server: ANSWER) if arguments.in_process else program,
             metrics=Metrics(process_registry(), config.site),
-            pages={"/tasks": Route(lambda _: Response(str(living()).encode(), "text/plain"))}
-            if arguments.tasks
-            else {},
         )
-
-
-def living() -> int:
-    """Tasks of this process that Trio has."""
-    return trio.lowlevel.current_statistics().tasks_living
 
 
 async def stop(scope: trio.CancelScope) -> None:
@@ -71,7 +62,6 @@ if __name__ == "__main__":
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--interval", type=float)
-    parser.add_argument("--tasks", action="store_true")
     given = parser.parse_args()
     its_config = load_config(given.config)
     if given.interval:

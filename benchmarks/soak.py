@@ -4,12 +4,13 @@
 
 2,000 names live again and again: a server comes up (some announce themselves, others have to be found), misbehaves
 once or twice in a way drawn from the seed, is provisioned, leaves, and comes back as a fresh machine. Meanwhile the
-broker is killed and restarted, and the daemon is told to reload. At the end nothing more is drawn, and
+broker is killed and restarted, and the daemon, which is ``choria-provisioner run``, is told to reload. At the end
+nothing more is drawn, and
 
 - every server must end provisioned,
 - memory, open files and threads of the daemon must be flat,
 - no task may be left that was not there before the first server came,
-- no outcome may be a bug, and the daemon must end with exit code 0.
+- no outcome may be a bug, each reload must have been done, and the daemon must end with exit code 0.
 
 Exit code 0 only if all of that holds. The seed decides what is drawn, not when the machine gets to it.
 """
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -34,7 +36,7 @@ from attrs import frozen
 
 from benchmarks.scale import Daemon, free_port
 from benchmarks.site import ANSWER, TOKEN, make_site
-from benchmarks.throughput import child, memory
+from benchmarks.throughput import Case, Failed, child, memory
 from provisioner.bus.nats import Options, open_nats
 from provisioner.errors import BusError
 from provisioner.simulator.embedded import NatsServer, nats_server
@@ -107,6 +109,7 @@ class Soak:
         self.fleet = fleet
         self.lives = 0
         self.broker_deaths = 0
+        self.reloads = 0
         self.kinds: Counter[str] = Counter()
         self._arguments = arguments
         self._site = site
@@ -151,7 +154,8 @@ class Soak:
                 await trio.sleep(self._random.uniform(0.1, 5))
                 await self._broker.start()
             else:
-                daemon.process.send_signal(1)
+                self.reloads += 1
+                daemon.process.send_signal(signal.SIGHUP)
 
     async def finish(self) -> list[str]:
         """Whoever is away unprovisioned comes back healthy; then waits for everybody. Returns those who are left."""
@@ -184,8 +188,8 @@ def sample(pid: int) -> Sample:
 
 
 async def tasks(daemon: Daemon) -> int:
-    """Trio tasks alive in the daemon, other than those that answer this question."""
-    return int((await daemon.get("/tasks"))[0])
+    """Trio tasks alive in the daemon, those that answer this question among them."""
+    return int(json.loads((await daemon.get("/status"))[0])["tasks"])
 
 
 async def quiet(daemon: Daemon, seconds: float = 60) -> int:
@@ -218,8 +222,7 @@ async def soak(arguments: argparse.Namespace) -> int:
                 yaml, choria = site.write_configuration(
                     "soak", broker.port, version=1, transport="plain", helper="sh", workers=32, signed=False, **keys
                 )
-                command = [sys.executable, "-m", "benchmarks.daemon", str(yaml), str(choria)]
-                command += ["--no-tls", "--unsigned", "--tasks"]
+                command = [*Case().provisioner, "--config", str(yaml), "--choria-config", str(choria)]
                 async with child(command, site.path("output")) as process:
                     daemon = Daemon(bus, process, port)
                     await up(daemon)
@@ -230,6 +233,8 @@ async def soak(arguments: argparse.Namespace) -> int:
                         if code := await process.wait():
                             faults.append(f"the daemon ended with {code}")
                 faults += log_faults(site.path("soak.log")) + log_faults(site.path("output"))
+                if (done := site.path("soak.log").read_text().count("Configuration reloaded")) != one.reloads:
+                    faults.append(f"{done} of {one.reloads} reloads were done")
                 if faults:
                     kept = shutil.copy(site.path("soak.log"), Path(tempfile.gettempdir()) / "soak-failed.log")
                     print(f"the daemon's log is kept at {kept}")
@@ -270,8 +275,13 @@ async def run(arguments: argparse.Namespace, one: Soak, daemon: Daemon, log: Pat
                 )
             await trio.sleep(SAMPLE)
 
+    async def end_with_it() -> None:
+        code = await daemon.process.wait()
+        raise Failed(f"the daemon ended with {code}; its log ends with: {log.read_text(errors='replace')[-2000:]}")
+
     async with trio.open_nursery() as watching:
         watching.start_soon(watch)
+        watching.start_soon(end_with_it)
         with trio.move_on_at(end):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.live)
@@ -284,7 +294,8 @@ async def run(arguments: argparse.Namespace, one: Soak, daemon: Daemon, log: Pat
     await trio.sleep(15)  # a helper that sleeps is killed after ten seconds
     after, last = await quiet(daemon), sample(pid)
     status = json.loads((await daemon.get("/status"))[0])
-    print(f"{one.lives} lives, {one.broker_deaths} deaths of the broker, faults {dict(sorted(one.kinds.items()))}")
+    print(f"{one.lives} lives, {one.broker_deaths} deaths of the broker, {one.reloads} reloads")
+    print(f"faults {dict(sorted(one.kinds.items()))}")
     print(f"outcomes {status['outcomes']}")
     print(f"tasks before {before}, after {after}; at the end {last}")
     faults = [f"{len(left)} servers did not end provisioned, such as {left[:5]}"] if left else []
@@ -327,4 +338,7 @@ if __name__ == "__main__":
     parser.add_argument("--servers", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=10.0, help="servers that come up a second")
-    sys.exit(trio.run(partial(soak, parser.parse_args())))
+    try:
+        sys.exit(trio.run(partial(soak, parser.parse_args())))
+    except* Failed as failures:
+        sys.exit(f"FAILED: {failures.exceptions[0]}")

@@ -1,6 +1,6 @@
 """One call to one agent over the bus: subscribe once, publish, match, retry, measure.
 
-All replies of an instance come in on one wildcard subscription and are handed to whoever waits for that request id. A
+All replies of an instance come in on one wildcard subscription and are handed to whoever waits on that subject. A
 reply counts only if its request id and its sender are the ones asked for: the broker lets any server of the account
 answer in another's place. A second, *different* answer to a request ends the whole conversation with that server,
 whichever of the two was the true one (docs/security.md).

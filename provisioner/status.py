@@ -73,6 +73,7 @@ def snapshot(service: "Service", part: str = "") -> dict[str, Any]:
         "outcomes": dict(sorted(history.totals.items())),
         "refused_sightings": service.metrics.refusals(),
         "timings": service.metrics.timings(),
+        "tasks": trio.lowlevel.current_statistics().tasks_living,
         "recent": [finished.as_dict() for finished in history.recent if part in finished.identity],
     }
 
