@@ -73,6 +73,7 @@ class Suite:
             "machine": machine(),
             "quick": quick,
             "rounds": rounds,
+            "times": {},
             "loads": [],
             "others": [],
         }
@@ -158,8 +159,7 @@ class Suite:
                         self.told(case, run)
                         names = {"helper": helper, "version": version, "transport": transport, "workers": workers}
                         rows.append(names | {"servers": servers, "rate": run.rate} | ratios(case, run, bare))
-        at, others = self.results["machine"]["at"], median(self.results["others"])
-        self.results["matrix"] = {"at": at, "others": others, "rows": rows}
+        self.results["matrix"] = {"others": median(self.results["others"]), "rows": rows}
 
     async def yardstick(self, case: Case) -> dict[str, float]:
         """The one that counts for this helper."""
@@ -202,8 +202,11 @@ def machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
         "kernel": platform.release(),
-        "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 
 
 async def main(arguments: argparse.Namespace) -> int:
@@ -214,7 +217,9 @@ async def main(arguments: argparse.Namespace) -> int:
         suite.tell(f"on {suite.results['machine']}")
         try:
             for part in arguments.only or PARTS:
+                began = now()
                 await getattr(suite, part)()
+                suite.results["times"][part] = began
         except Failed as failure:
             print(f"FAILED: {failure}", file=sys.stderr)
             return 1
@@ -223,6 +228,7 @@ async def main(arguments: argparse.Namespace) -> int:
         return 0
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     new = {key: value for key, value in suite.results.items() if "cases" in suite.results or key not in BASE}
+    new["times"] = kept.get("times", {}) | new["times"]
     RESULTS.write_text(json.dumps(kept | new, indent=1) + "\n")
     report.write(kept | new)
     return 0

@@ -34,10 +34,11 @@ def _security(case: dict[str, Any]) -> str:
 def machine(results: Results) -> str:
     its, loads, others = results["machine"], results["loads"], results["others"] or [0.0]
     bare = results.get("yardsticks", [])
+    begun = ", ".join(f"{at} ({part})" for part, at in results["times"].items())
     line = (
-        f"Measured at {its['at']} on {its['cpus']} cores, Linux {its['kernel']}, Python {its['python']}: medians of "
-        f"{results['rounds']} interleaved rounds. The load average was {min(loads):.1f} to {max(loads):.1f}, of which "
-        "the benchmark itself makes up to one for each worker; other processes took "
+        f"Measured on {its['cpus']} cores, Linux {its['kernel']}, Python {its['python']}: medians of "
+        f"{results['rounds']} interleaved rounds; begun at {begun}. The load average was {min(loads):.1f} to "
+        f"{max(loads):.1f}, of which the benchmark itself makes up to one for each worker; other processes took "
         f"{median(others):.0%} of the machine in the median run, {max(others):.0%} in the worst."
     )
     names = {
@@ -176,10 +177,7 @@ def matrix(results: Results) -> str:
         [str(part) for part in key[:3]] + [f"{key[3]:,}"] + [cells.get(number, "") for number in workers]
         for key, cells in found.items()
     ]
-    its = results["matrix"]
-    line = (
-        f"Measured once each, begun at {its['at']}; others took {its['others']:.0%} of the machine in the median run."
-    )
+    line = f"Measured once each; others took {results['matrix']['others']:.0%} of the machine in the median run."
     return f"{line}\n\n" + _table(["helper", "version", "transport", "servers", *map(str, workers)], rows)
 
 
