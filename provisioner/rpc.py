@@ -6,7 +6,7 @@ answer in another's place. A second, *different* answer to a request ends the wh
 whichever of the two was the true one (docs/security.md).
 
 Servers that are asked the very same within one second are sent one signed request, as a Choria client with many targets
-does (wire-protocol 5.6): one signature by a Puppet key, of 4,096 bits, costs more CPU than all the rest of a cycle.
+does (wire-protocol 5.6): one signature by a Puppet key, of 4,096 bits, costs about as much CPU as the rest of a cycle.
 Each server is told a reply subject of its own, which no other can guess.
 """
 
@@ -59,8 +59,8 @@ class Action:
         timeout: seconds to wait for one answer: the DDL's time and two seconds of discovery time-out.
         tries: how often it is asked at most.
         reply: the fields that a usable answer must have, and their types.
-        shared: whether each server is asked the very same, so that one request may be signed for several.
         defaults: fields that may be missing, with the DDL's default.
+        shared: whether each server is asked the very same, so that one request may be signed for several.
     """
 
     agent: str
@@ -68,8 +68,8 @@ class Action:
     timeout: float
     tries: int
     reply: Mapping[str, type]
-    shared: bool = False
     defaults: Mapping[str, Any] = field(factory=dict)
+    shared: bool = field(default=False, kw_only=True)
 
     @property
     def label(self) -> str:

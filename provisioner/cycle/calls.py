@@ -4,7 +4,7 @@ from provisioner.rpc import Action
 
 
 def _provision(name: str, tries: int, *, shared: bool = False, **reply: type) -> Action:
-    return Action("choria_provision", name, 22.0, tries, reply, shared)
+    return Action("choria_provision", name, 22.0, tries, reply, shared=shared)
 
 
 JWT = _provision("jwt", 3, shared=True, jwt=str, ecdh_public=str)
@@ -15,7 +15,13 @@ RESTART = _provision("restart", 3, shared=True, message=str)
 SHUTDOWN = _provision("shutdown", 3, message=str)
 RELEASE_UPDATE = _provision("release_update", 3, message=str)
 INVENTORY = Action(
-    "rpcutil", "inventory", 4.0, 5, {"version": str, "upgradable": bool, "facts": dict}, True, {"upgradable": False}
+    "rpcutil",
+    "inventory",
+    4.0,
+    5,
+    {"version": str, "upgradable": bool, "facts": dict},
+    {"upgradable": False},
+    shared=True,
 )
 
 ACTIONS = (JWT, GEN25519, GENCSR, INVENTORY, CONFIGURE, RESTART, SHUTDOWN, RELEASE_UPDATE)
