@@ -7,6 +7,7 @@ TLS, has no Python function in it, and looks for servers once a minute at most.
 """
 
 import argparse
+import gc
 import signal
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from provisioner.bus.nats import open_nats
 from provisioner.choria.settings import ChoriaSettings
 from provisioner.choria.v1 import V1
 from provisioner.cli.choria_files import load_choria_settings
+from provisioner.cli.daemon import COLLECT_EVERY
 from provisioner.cli.helper_mode import helper_runner
 from provisioner.cli.logs import Logs
 from provisioner.config import Config, load_config
@@ -29,6 +31,8 @@ from provisioner.service import serve
 
 
 async def main(arguments: argparse.Namespace, config: Config, settings: ChoriaSettings) -> None:
+    gc.set_threshold(COLLECT_EVERY)
+
     async def resolve() -> list[str]:
         return list(settings.hosts)
 

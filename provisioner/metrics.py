@@ -9,8 +9,8 @@ No metric carries a server's name: the number of series is fixed when the proces
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -118,43 +118,38 @@ class Metrics:
         )
         self.connected = gauge("connected", "1 while there is a connection to the broker, else 0")
         self.members = gauge("members", "Instances that share this fleet, as this one sees them")
-        self._rpc_time = Summary(_PREFIX + "rpc_time", "Seconds an RPC call took", ["site", "rpc"], registry=registry)
-        self._rpc_seconds = Histogram(
+        rpc_time = Summary(_PREFIX + "rpc_time", "Seconds an RPC call took", ["site", "rpc"], registry=registry)
+        rpc_seconds = Histogram(
             _PREFIX + "rpc_time_seconds",
             "Seconds an RPC call took, in buckets",
             ["site", "rpc"],
             registry=registry,
             buckets=_BUCKETS,
         )
-        self._rpc_errors = Counter(
+        rpc_errors = Counter(
             _PREFIX + "rpc_errors",
             "RPC calls without a usable answer after all their tries",
             ["site", "rpc"],
             registry=registry,
         )
-        self._helper_time = Summary(_PREFIX + "helper_time", "Seconds a helper ran", ["site"], registry=registry)
-        self._helper_seconds = Histogram(
+        helper_time = Summary(_PREFIX + "helper_time", "Seconds a helper ran", ["site"], registry=registry)
+        helper_seconds = Histogram(
             _PREFIX + "helper_time_seconds",
             "Seconds a helper ran, in buckets",
             ["site"],
             registry=registry,
             buckets=_BUCKETS,
         )
-        self._outcomes = Counter(_PREFIX + "outcomes", "How cycles ended", ["site", "outcome"], registry=registry)
-        self._refused = Counter(
+        outcomes = Counter(_PREFIX + "outcomes", "How cycles ended", ["site", "outcome"], registry=registry)
+        refused = Counter(
             _PREFIX + "refused_sightings", "Sightings turned away at the door", ["site", "reason"], registry=registry
         )
         # Every series exists from the start: a rate over a counter that appears at 1 misses its first event.
-        self._helper_time.labels(site)
-        self._helper_seconds.labels(site)
-        for rpc in RPCS:
-            self._rpc_time.labels(site, rpc)
-            self._rpc_seconds.labels(site, rpc)
-            self._rpc_errors.labels(site, rpc)
-        for word in OUTCOMES:
-            self._outcomes.labels(site, word)
-        for word in REFUSALS:
-            self._refused.labels(site, word)
+        self._rpc_errors = {word: rpc_errors.labels(site, word) for word in RPCS}
+        self._outcomes = {word: outcomes.labels(site, word) for word in OUTCOMES}
+        self._refused = {word: refused.labels(site, word) for word in REFUSALS}
+        self._helper_times = (helper_time.labels(site), helper_seconds.labels(site))
+        self._rpc_times = {word: (rpc_time.labels(site, word), rpc_seconds.labels(site, word)) for word in RPCS}
 
     def ended(self, outcome: str) -> None:
         """Counts the end of one cycle in every metric that its word belongs to (spec: outcomes 1 to 3).
@@ -168,7 +163,7 @@ class Metrics:
         if outcome not in OUTCOMES:
             log.error("A cycle ended with the unknown word %r, counted as internal_error", outcome)
             outcome = "internal_error"
-        self._outcomes.labels(self.site, outcome).inc()
+        self._outcomes[outcome].inc()
         if outcome == "provisioned":
             self.provisioned.inc()
         elif outcome == "shut_down":
@@ -183,39 +178,25 @@ class Metrics:
         self.work_queue_entries.set(servers)
         self.waiting_nodes.set(servers)
 
-    @contextmanager
-    def rpc_time(self, rpc: str) -> Iterator[None]:
+    def rpc_time(self, rpc: str) -> AbstractContextManager[None]:
         """Times one call with its tries, whatever its end.
 
         Args:
-            rpc: ``agent#action``, such as ``choria_provision#jwt``.
+            rpc: one of ``RPCS``.
         """
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - started
-            self._rpc_time.labels(self.site, rpc).observe(seconds)
-            self._rpc_seconds.labels(self.site, rpc).observe(seconds)
+        return _Timed(self._rpc_times[rpc])
 
     def rpc_failed(self, rpc: str) -> None:
-        """Counts one call that ended without a usable answer after all its tries."""
-        self._rpc_errors.labels(self.site, rpc).inc()
+        """Counts one call, of ``RPCS``, that ended without a usable answer after all its tries."""
+        self._rpc_errors[rpc].inc()
 
-    @contextmanager
-    def helper_time(self) -> Iterator[None]:
+    def helper_time(self) -> AbstractContextManager[None]:
         """Times one helper run, whatever its end, a time-out included."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - started
-            self._helper_time.labels(self.site).observe(seconds)
-            self._helper_seconds.labels(self.site).observe(seconds)
+        return _Timed(self._helper_times)
 
     def refused_sighting(self, reason: str) -> None:
         """Counts one sighting turned away at the door; ``reason`` is one of ``REFUSALS``, never text from outside."""
-        self._refused.labels(self.site, reason).inc()
+        self._refused[reason].inc()
 
     def refusals(self) -> dict[str, int]:
         """Sightings turned away so far, by reason."""
@@ -232,17 +213,32 @@ class Metrics:
             ``rpc`` the ``errors``.
         """
         name = f"{_PREFIX}rpc_errors_total"
-        rpc = {word: _timing(self._rpc_seconds, rpc=word) for word in RPCS}
+        rpc = {word: _timing(seconds) for word, (_, seconds) in self._rpc_times.items()}
         for word, timing in rpc.items():
             errors = self.registry.get_sample_value(name, {"site": self.site, "rpc": word})
             timing["errors"] = int(errors or 0)
-        return {"bounds": list(_BUCKETS), "helper": _timing(self._helper_seconds), "rpc": rpc}
+        return {"bounds": list(_BUCKETS), "helper": _timing(self._helper_times[1]), "rpc": rpc}
 
 
-def _timing(histogram: Histogram, **labels: str) -> dict[str, Any]:
-    samples = [
-        sample for family in histogram.collect() for sample in family.samples if labels.items() <= sample.labels.items()
-    ]
+class _Timed:
+    """Tells each of the metrics how many seconds the body of a ``with`` block took, whatever its end."""
+
+    __slots__ = ("_metrics", "_started")
+
+    def __init__(self, metrics: Sequence[Summary | Histogram]) -> None:
+        self._metrics = metrics
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        seconds = time.perf_counter() - self._started
+        for metric in self._metrics:
+            metric.observe(seconds)
+
+
+def _timing(histogram: Histogram) -> dict[str, Any]:
+    samples = [sample for family in histogram.collect() for sample in family.samples]
     upto = [int(sample.value) for sample in samples if sample.name.endswith("_bucket")]
     seconds = sum(sample.value for sample in samples if sample.name.endswith("_sum"))
     return {"calls": [more - less for less, more in pairwise([0, *upto])], "seconds": round(seconds, 3)}

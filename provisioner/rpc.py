@@ -12,6 +12,7 @@ Each server is told a reply subject of its own, which no other can guess.
 
 import logging
 import random
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -287,7 +288,7 @@ class Conversation:
         caller = self._caller
         payload = encode_rpc_request(action.agent, action.name, data)
         signed = caller._signed(action, payload, self._clock(), attempt)
-        reply_id = caller._wire.new_request_id() if action.shared else signed.id
+        reply_id = secrets.token_hex(16) if action.shared else signed.id
         self.request_ids.append(signed.id)
         self.reply_ids.append(reply_id)
         pending = _Pending(self, signed.id, caller._bus.epoch)

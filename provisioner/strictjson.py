@@ -39,6 +39,8 @@ def _finite(digits: str) -> float:
 
 _lenient = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _strict = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unique)
+_plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_sorted = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True).encode
 
 
 def loads(text: bytes | str, *, unique_keys: bool = False) -> Any:
@@ -61,7 +63,7 @@ def loads(text: bytes | str, *, unique_keys: bool = False) -> Any:
         value = (_strict if unique_keys else _lenient).decode(text)
         if "\\u" in text:
             # A lone surrogate can only come from an escape; encoding is the cheapest complete test for it.
-            json.dumps(value, ensure_ascii=False).encode()
+            _plain(value).encode()
     except NotJSON:
         raise
     except UnicodeDecodeError as error:
@@ -92,4 +94,4 @@ def _is_too_deep(value: Any) -> bool:
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
     """Encodes compactly, as Go's encoder does where it matters: no spaces, text as it stands, no NaN."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys)
+    return (_sorted if sort_keys else _plain)(value)

@@ -1,8 +1,6 @@
 """How Go writes JSON and base64, and how one layer of a message is read when its sender may be hostile."""
 
-import base64
 import binascii
-import json
 from typing import Any
 
 from provisioner import strictjson
@@ -15,8 +13,6 @@ MAX_SHOWN = 80
 """Characters of a stranger's text that an error message quotes."""
 
 _ESCAPES = (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
-_plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_sorted = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True).encode
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
@@ -26,7 +22,7 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
         value: what ``json`` can encode, without NaN.
         sort_keys: as Go does for maps (not for structs), at every level.
     """
-    text = (_sorted if sort_keys else _plain)(value)
+    text = strictjson.dumps(value, sort_keys=sort_keys)
     for character, escape in _ESCAPES:  # they can only stand inside strings
         text = text.replace(character, escape)
     return text
@@ -103,7 +99,7 @@ class Layer:
         """The bytes of a base64 string that must be there."""
         try:
             # Go skips line ends in base64, and nothing else.
-            return base64.b64decode(self.text(key).replace("\n", "").replace("\r", ""), validate=True)
+            return binascii.a2b_base64(self.text(key).replace("\n", "").replace("\r", ""), strict_mode=True)
         except ValueError:
             raise BadReply(f"{key} of the {self._name} is not base64") from None
 

@@ -18,7 +18,7 @@ suffice for any number of workers as long as nobody blocks them with long work: 
 import errno
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from subprocess import PIPE
 
@@ -97,35 +97,32 @@ class Child(trio.TaskStatus[trio.Process]):
     stderr: trio.lowlevel.FdStream
     _group: Group | None = None
 
-    async def start(self, life: trio.Nursery, argv: Sequence[str]) -> bool:
-        """Starts it; it lives in the nursery ``life``, and dies when that is cancelled.
+    async def run(self, argv: Sequence[str], begun: Callable[[], object]) -> None:
+        """Starts it and returns when the child itself has ended and is reaped; kills its group when cancelled.
 
-        It inherits our environment and working directory.
+        It inherits our environment and working directory. If it can't be started, ``refused`` says why.
 
-        Returns:
-            Whether it was started; if not, ``refused`` says why.
+        Args:
+            argv: program and arguments.
+            begun: called once it has been started, in the same breath.
         """
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
             self.refused = ValueError("SIGCHLD is ignored in this process, so that its exit code would be lost")
-            return False
+            return
+        self._begun = begun
         try:
-            await life.start(self._run, argv)
+            await trio.run_process(
+                argv,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                check=False,
+                start_new_session=True,
+                deliver_cancel=self._deliver_cancel,
+                task_status=self,
+            )
         except (OSError, ValueError) as error:
             self.refused = error
-        return self.refused is None
-
-    async def _run(self, argv: Sequence[str], *, task_status: trio.TaskStatus[None]) -> None:
-        self._status = task_status
-        await trio.run_process(
-            argv,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            check=False,
-            start_new_session=True,
-            deliver_cancel=self._deliver_cancel,
-            task_status=self,
-        )
 
     def started(self, value: trio.Process | None = None) -> None:
         """Called by ``trio.run_process``."""
@@ -133,7 +130,7 @@ class Child(trio.TaskStatus[trio.Process]):
         self.process = value
         self._group = Group(value.pid)
         self.stdin, self.stdout, self.stderr = map(_fd_stream, (value.stdin, value.stdout, value.stderr))
-        self._status.started()
+        self._begun()
 
     async def _deliver_cancel(self, _: trio.Process) -> None:
         self.kill()

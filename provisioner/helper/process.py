@@ -71,18 +71,21 @@ async def run_helper(argv: Sequence[str], payload: bytes, *, identity: str = "",
         HelperFailed: it exited with a code other than 0, or by a signal, whatever it had written.
         HelperSilent: it exited well and wrote nothing.
     """
+
+    def begun() -> None:
+        pipes.start_soon(feed, child, payload)
+        pipes.start_soon(read, child, child.stdout, answer)
+        pipes.start_soon(read, child, child.stderr, tail)
+
     begin = trio.current_time()
     child, answer, tail = Child(), Answer(), Tail()
+    in_time = False
     try:
-        with trio.move_on_after(limit) as clock:
-            async with trio.open_nursery() as pipes:
-                async with trio.open_nursery() as life:
-                    if await child.start(life, argv):
-                        pipes.start_soon(feed, child, payload)
-                        pipes.start_soon(read, child, child.stdout, answer)
-                        pipes.start_soon(read, child, child.stderr, tail)
-                # The direct child has exited and is reaped.
-                pipes.cancel_scope.cancel()
+        async with trio.open_nursery() as pipes:
+            pipes.cancel_scope.deadline = begin + limit
+            await child.run(argv, begun)
+            in_time = True  # the direct child has exited and is reaped
+            pipes.cancel_scope.cancel()
         if child.process is not None:
             read_rest(child.stdout, answer)
             read_rest(child.stderr, tail)
@@ -91,7 +94,7 @@ async def run_helper(argv: Sequence[str], payload: bytes, *, identity: str = "",
     seconds = trio.current_time() - begin
     if child.refused is not None:
         raise not_started(argv, child.refused)
-    code = None if clock.cancelled_caught or child.process is None else child.process.returncode
+    code = child.process.returncode if in_time and child.process is not None else None
     stderr = tail.take()
     trouble = _verdict(argv[0], code, answer, limit, stderr)
     log_stderr(stderr, identity, trouble)

@@ -46,13 +46,17 @@ class _Member:
 
     async def live(self, *, task_status: trio.TaskStatus[None]) -> None:
         """From its start to its end; a task of the pool."""
+
+        def begun() -> None:
+            pipes.start_soon(read, self.child, self.child.stderr, self._tail)
+            task_status.started()
+
         self._begun = True
         try:
             with self._scope:
                 async with trio.open_nursery() as pipes:
-                    async with trio.open_nursery() as life:
-                        if await self.child.start(life, self.argv):
-                            pipes.start_soon(read, self.child, self.child.stderr, self._tail)
+                    await self.child.run(self.argv, begun)
+                    if self.child.refused is not None:
                         task_status.started()
                     pipes.cancel_scope.cancel()
         finally:
