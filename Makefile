@@ -47,7 +47,7 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed  ## docs/performance.md anew, in ten to twenty minutes; QUICK=1: a minute; ONLY=: a part; PEER=: a Go program
+bench: $(VENV)/.installed  ## docs/performance.md anew, in twenty to thirty minutes; QUICK=1: a minute; ONLY=: a part; PEER=: a Go program
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(PEER),--peer $(PEER)) $(if $(ONLY),--only $(ONLY))
 
 docs: $(VENV)/.installed  ## fills the tables of the documentation from the code, and builds the site at build/site

@@ -1,8 +1,8 @@
 """All measurements, interleaved, and the report: ``make bench``, or ``make bench QUICK=1`` for a minute.
 
-    python -m benchmarks [--quick] [--rounds 3] [--peer PROGRAM] [--only PART ...]
+    python -m benchmarks [--quick] [--rounds 6] [--peer PROGRAM] [--only PART ...]
 
-The full run takes ten to twenty minutes, writes ``benchmarks/results.json`` and fills ``docs/performance.md``. Each
+The full run takes twenty to thirty minutes, writes ``benchmarks/results.json`` and fills ``docs/performance.md``. Each
 round measures the yardsticks and then every case once; what is told are medians over the rounds. ``--only matrix`` is
 no part of it: it measures each combination there is, once, in twenty minutes.
 A run in which a server was not configured exactly once fails everything.
@@ -49,12 +49,15 @@ def usual(transport: Transport, version: int, helper: Helper, workers: int = 32)
 
 def all_cases(*, quick: bool, peer: str) -> list[Case]:
     helpers: tuple[Helper, ...] = ("sh", "in-process") if quick else HELPERS
-    cases = [usual(transport, version, helper) for helper in helpers for version in (1, 2) for transport in TRANSPORTS]
-    if not quick:
-        # The transport alone: no signatures on either side.
-        cases += [evolve(usual("tls", 1, helper), signed=False) for helper in ("sh", "in-process")]
-        cases.append(evolve(usual("plain", 1, "sh"), loglevel="info"))
-        cases.append(evolve(usual("plain", 1, "in-process"), loglevel="info"))
+    cases = []
+    # What is compared runs side by side: the machine's speed changes within seconds.
+    for helper in helpers:
+        cases += [usual("plain", 1, helper), usual("tls", 1, helper)]
+        if not quick and helper in {"sh", "in-process"}:
+            # The transport alone, no signatures on either side; and the price of a log.
+            cases.append(evolve(usual("tls", 1, helper), signed=False))
+            cases.append(evolve(usual("plain", 1, helper), loglevel="info"))
+        cases += [usual("plain", 2, helper), usual("tls", 2, helper)]
     if peer:
         cases += [evolve(usual(transport, 1, "sh"), program=peer) for transport in TRANSPORTS]
     return cases
@@ -191,10 +194,11 @@ def ratios(case: Case, run: Run, bare: dict[str, float]) -> dict[str, float]:
 
 
 def row(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds; ``rates`` and ``loads`` show their noise."""
+    """Medians over the rounds; ``rates``, ``ratios`` and ``own_cpus``, of each round, show their noise."""
     found = {key: median(run[key] for run in runs) for key in runs[0]}
     names = {key: value for key, value in asdict(case).items() if key != "tree"}
-    return names | found | {"command": case.command, "rates": [run["rate"] for run in runs]}
+    each = {f"{key}s": [run[key] for run in runs] for key in ("rate", "ratio", "own_cpu") if key in runs[0]}
+    return names | found | {"command": case.command} | each
 
 
 def machine() -> dict[str, Any]:
@@ -237,7 +241,7 @@ async def main(arguments: argparse.Namespace) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--peer", default="", help="an installed Go choria-provisioner, run turn by turn with ours")
     parser.add_argument("--only", nargs="+", choices=PARTS + EXTRA)
     sys.exit(trio.run(partial(main, parser.parse_args())))

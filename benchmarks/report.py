@@ -54,7 +54,7 @@ def machine(results: Results) -> str:
 
 
 def goals(results: Results) -> str:
-    """What was set as a goal, what was measured, and whether that is it."""
+    """What was set as a goal, what was measured (median, lowest and highest round), and whether the median is it."""
     found = {
         (one["helper"], one["version"], one["transport"], one["signed"]): one
         for one in results.get("cases", [])
@@ -62,16 +62,19 @@ def goals(results: Results) -> str:
     }
     rows: list[tuple[str, str, bool]] = []
 
-    def add(goal: str, value: float, shown: str, met: Callable[[float], bool]) -> None:
+    def add(goal: str, value: float | Sequence[float], shown: str, met: Callable[[float], bool]) -> None:
+        if isinstance(value, Sequence):
+            low, value, high = min(value), median(value), max(value)
+            shown += f" ({shown.format(low)} to {shown.format(high)})"
         rows.append((goal, shown.format(value), met(value)))
 
     plain_1, plain_2 = found.get(("sh", 1, "plain", False)), found.get(("sh", 2, "plain", True))
     for one in (plain_1, plain_2):
         if one:
             goal = f"version {one['version']}, `sh`: at least 0.38 of bare spawning"
-            add(goal, one["ratio"], "{:.3f}", lambda value: value >= 0.38)
+            add(goal, one["ratios"], "{:.3f}", lambda value: value >= 0.38)
             goal = f"version {one['version']}, `sh`: about 18,000 servers a minute"
-            add(goal, one["rate"] * 60, "{:,.0f}", lambda value: value >= 18_000)
+            add(goal, [rate * 60 for rate in one["rates"]], "{:,.0f}", lambda value: value >= 18_000)
     pairs = (
         ("version 2, `sh`: TLS at least 0.9 of plain", ("sh", 2, "tls", True), plain_2),
         ("version 1, `sh`, unsigned: TLS at least 0.9 of plain", ("sh", 1, "tls", False), plain_1),
@@ -80,17 +83,18 @@ def goals(results: Results) -> str:
     for goal, key, plain in pairs:
         if key in found and plain:
             each = [one / other for one, other in zip(found[key]["rates"], plain["rates"], strict=True)]
-            add(goal, median(each), "{:.2f}", lambda value: value >= 0.9)
+            add(goal, each, "{:.2f}", lambda value: value >= 0.9)
     for signed, name in ((False, "no RSA signatures"), (True, "RSA signatures")):
         own = [
-            one["own_cpu"] for key, one in found.items() if key[0] == "sh" and signed == (key[1:] == (1, "tls", True))
+            one["own_cpus"] for key, one in found.items() if key[0] == "sh" and signed == (key[1:] == (1, "tls", True))
         ]
         if own:
-            add(f"`sh`, {name}: under 2 ms of our own CPU a server", max(own), "{:.2f} ms", lambda value: value < 2)
+            goal = f"`sh`, {name}: under 2 ms of our own CPU a server"
+            add(goal, max(own, key=median), "{:.2f} ms", lambda value: value < 2)
     for version, signed in ((1, False), (2, True)):
         if one := found.get(("in-process", version, "plain", signed)):
             goal = f"version {version}, no process for each server: 800 a second"
-            add(goal, one["rate"], "{:.0f}", lambda value: value >= 800)
+            add(goal, one["rates"], "{:.0f}", lambda value: value >= 800)
     sizes = {one["servers"]: one for one in results.get("sizes", [])}
     if 10_000 in sizes:
         few, many = sizes[1000], sizes[10_000]

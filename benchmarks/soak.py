@@ -264,7 +264,10 @@ async def run(arguments: argparse.Namespace, one: Soak, daemon: Daemon) -> list[
     async def watch() -> None:
         told = 0.0
         while True:
-            samples.append(now := sample(pid))
+            try:
+                samples.append(now := sample(pid))
+            except (OSError, StopIteration):
+                return  # it is ending: end_with_it tells
             if now.at - told >= 30:
                 told = now.at
                 left = max(end - trio.current_time(), 0) / 60

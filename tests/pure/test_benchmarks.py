@@ -35,10 +35,12 @@ CASE = {"program": "", "loglevel": "warn", "helper": "sh", "version": 1, "transp
     ("ratio", "own", "words"), [(0.38, 1.99, ["yes", "yes", "yes"]), (0.37, 2.0, ["**no**", "yes", "**no**"])]
 )
 def test_a_goal_is_met_or_not(ratio: float, own: float, words: list[str]) -> None:
-    table = report.goals({"cases": [CASE | {"ratio": ratio, "rate": 300.0, "own_cpu": own}]})
+    noisy = {"ratios": [0.2, ratio, 0.5], "rates": [200.0, 300.0, 400.0], "own_cpus": [1.5, own, 3.0]}
+    table = report.goals({"cases": [CASE | noisy]})
+    assert f"| {ratio:.3f} (0.200 to 0.500) |" in table
     assert [line.split(" | ")[-1].rstrip(" |") for line in table.splitlines()[2:]] == words
 
 
 def test_a_peer_is_no_goal_of_ours() -> None:
-    peer = CASE | {"program": "/usr/bin/choria-provisioner", "ratio": 0.1, "rate": 60.0, "own_cpu": 20.0}
+    peer = CASE | {"program": "/usr/bin/choria-provisioner", "ratios": [0.1], "rates": [60.0], "own_cpus": [20.0]}
     assert report.goals({"cases": [peer]}).count("\n") == 2
