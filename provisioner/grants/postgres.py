@@ -8,6 +8,7 @@ warning and do nothing, so those warnings are errors here.
 import contextlib
 import logging
 import os
+import random
 import re
 import threading
 import time
@@ -36,10 +37,11 @@ PASSING = frozenset({"XX000", LOCK_NOT_AVAILABLE, "55006", "40P01", "40001", "53
 """Refusals that pass: two changes of one catalogue row, a lock, a database in use, a deadlock, a full server."""
 
 _CONNECT_SECONDS = 10
-_TRIES = 25
 _PATIENCE_SECONDS = 5.0
 """No try is begun later: one consumer that somebody holds a lock on must not hold up the others for long."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
+_LONGEST_PAUSE = 0.05
+"""Seconds between two tries. Against somebody who changes a role all the time one try in eight succeeds, so there must
+be many; each pause is another one, lest they keep step with him."""
 _LOST = re.compile(r"08|57P0[1-5]|58")
 _VERIFIER = re.compile(r"'SCRAM-SHA-256\$[^']*'")
 _READ_WRITE = "default_transaction_read_only=off"
@@ -163,22 +165,19 @@ class Link:
         self.go_on()
 
     def patiently(self, action: Callable[[], T]) -> T:
-        """Does something, and again a bounded number of times while what refuses it will pass.
+        """Does something, and again for five seconds while what refuses it will pass.
 
         Args:
             action: a whole transaction; nothing of a failed try stays.
         """
-        pause = _FIRST_PAUSE
         give_up = time.monotonic() + _PATIENCE_SECONDS
-        for _ in range(_TRIES - 1):
+        while True:
             try:
                 return action()
             except StatementRefused as error:
                 if error.sqlstate not in PASSING or time.monotonic() > give_up:
                     raise
-            self.pause(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        return action()
+            self.pause(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - guards nothing
 
 
 @define
