@@ -117,19 +117,6 @@ def test_what_passes_is_tried_again_and_what_does_not_is_not(link: Link) -> None
     assert len(tries) == 1
 
 
-@pytest.mark.slow
-def test_patience_has_an_end(link: Link) -> None:
-    tries: list[int] = []
-
-    def act() -> None:
-        tries.append(1)
-        raise StatementRefused("no", "55P03")
-
-    with pytest.raises(StatementRefused):
-        link.patiently(act)
-    assert 1 < len(tries) < 30
-
-
 def test_many_writers_of_one_role_all_come_through(lab: Lab, link: Link) -> None:
     """ "tuple concurrently updated": a consumer that changes its own password all the time."""
     ended = threading.Event()
