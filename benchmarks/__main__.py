@@ -57,9 +57,9 @@ def all_cases(*, quick: bool, peer: str) -> list[Case]:
             # The transport alone, no signatures on either side; and the price of a log.
             cases.append(evolve(usual("tls", 1, helper), signed=False))
             cases.append(evolve(usual("plain", 1, helper), loglevel="info"))
+        if peer and helper == "sh":
+            cases += [evolve(usual(transport, 1, "sh"), program=peer) for transport in TRANSPORTS]
         cases += [usual("plain", 2, helper), usual("tls", 2, helper)]
-    if peer:
-        cases += [evolve(usual(transport, 1, "sh"), program=peer) for transport in TRANSPORTS]
     return cases
 
 

@@ -200,9 +200,7 @@ class Metrics:
 
     def refusals(self) -> dict[str, int]:
         """Sightings turned away so far, by reason."""
-        name = f"{_PREFIX}refused_sightings_total"
-        values = {word: self.registry.get_sample_value(name, {"site": self.site, "reason": word}) for word in REFUSALS}
-        return {word: int(value or 0) for word, value in values.items()}
+        return {word: _count(counter) for word, counter in self._refused.items()}
 
     def timings(self) -> dict[str, Any]:
         """What the histograms hold, for the status page.
@@ -212,11 +210,10 @@ class Metrics:
             by ``agent#action``: ``calls`` in each bucket (one more than bounds), their ``seconds`` in all, and for
             ``rpc`` the ``errors``.
         """
-        name = f"{_PREFIX}rpc_errors_total"
-        rpc = {word: _timing(seconds) for word, (_, seconds) in self._rpc_times.items()}
-        for word, timing in rpc.items():
-            errors = self.registry.get_sample_value(name, {"site": self.site, "rpc": word})
-            timing["errors"] = int(errors or 0)
+        rpc = {
+            word: _timing(seconds) | {"errors": _count(self._rpc_errors[word])}
+            for word, (_, seconds) in self._rpc_times.items()
+        }
         return {"bounds": list(_BUCKETS), "helper": _timing(self._helper_times[1]), "rpc": rpc}
 
 
@@ -235,6 +232,12 @@ class _Timed:
         seconds = time.perf_counter() - self._started
         for metric in self._metrics:
             metric.observe(seconds)
+
+
+def _count(counter: Counter) -> int:
+    return next(
+        int(sample.value) for family in counter.collect() for sample in family.samples if sample.name.endswith("_total")
+    )
 
 
 def _timing(histogram: Histogram) -> dict[str, Any]:

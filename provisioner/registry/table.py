@@ -5,7 +5,6 @@ the mesh's; owners, verbs and the other buckets are a site's names for its own m
 and no table can say that it is: ``Kind`` refuses to be made that way (spec: mesh B3).
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -137,7 +136,7 @@ def canonical(value: Any) -> bytes:
         ValueError: it can't be written as JSON: NaN, infinity, half of a surrogate pair, a circle.
         TypeError: it holds something else than JSON has.
     """
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+    return strictjson.dumps(value, sort_keys=True).encode()
 
 
 def _collection(kind: str, name: str) -> Kind:
