@@ -2,8 +2,10 @@
 
 import datetime
 import json
+import os
 import re
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,12 @@ V1, V2 = (
 )
 needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="the shell sample needs jq, which is not installed")
 PLAIN = ["helper.py", pytest.param("helper.sh", marks=needs_jq)]
+
+
+@pytest.fixture(autouse=True)
+def _our_python_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples ask env for python3; that of the system may have no cryptography, or an old one."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 async def ask(name: str, payload: bytes, *arguments: str) -> HelperReply:
